@@ -105,16 +105,6 @@ def test_other_networks_are_refused_by_name(layer: nn.Module, reason: str) -> No
 # --- on a node -------------------------------------------------------------------------------------
 
 
-def test_what_stays_and_what_both_sides_call_erasers() -> None:
-    made = client(model="cnn_bn")
-    assert set(weights(made)) - set(made.shared_names) == {
-        f"encoder.{i}.dse_bn.{part}"
-        for i in (0, 4, 9)
-        for part in ("running_mean", "running_var", "num_batches_tracked")
-    }
-    assert sum(map(is_eraser, made.shared_names)) == 9
-
-
 def test_own_erasers_take_the_place_of_the_shared_ones_before_training_and_scoring() -> None:
     made, before = client(), weights(client())
     made.knowledge = {name: np.full_like(before[name], 0.25) for name in made.shared_names if is_eraser(name)}
@@ -161,15 +151,3 @@ def test_the_term_is_there_from_round_two_and_changes_the_weights(kl: str) -> No
         assert same(arrays, plain) is ("loss/kl" not in metrics) is (server_round == 1)
         assert "loss/kl" not in others
         given = arrays
-
-
-def test_layers_without_a_variance_have_no_part_in_the_term() -> None:
-    """One image: a linear layer has one value for each channel; the convolutions' maps have many."""
-    made = client(train_set=image_set(1, classes=C), clip=10.0)
-    arrays, _ = fit(made)
-    assert fit(made, 2, arrays)[1]["loss/kl"] < 100
-    made.start_round(2)
-    made.model.train()
-    made.model(batch(1).x)
-    for _, layer in layers_of(made.model):
-        assert (layer.seen is None) == layer.is_flat

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from slow_terms import styles, with_style
-from support import ROUND, as64, batch, begun, drawn, new_client
+from support import as64, batch, begun, drawn, new_client
 from torchvision.transforms import v2  # type: ignore[import-untyped]
 
 from fedshift_clients.images.augmix import augmix
@@ -82,13 +82,6 @@ def test_terms_are_those_of_the_images_and_two_copies() -> None:
             "js": 3 * terms.divergence([own, one, two]),
         }  # fmt: skip
     torch.testing.assert_close({name: value.detach() for name, value in made.loss(given).items()}, wanted)
-
-
-def test_draws_depend_on_the_round() -> None:
-    x, other = batch().x, with_styles()
-    other.start_round(ROUND + 1)
-    first, again, later = (made.changed(x) for made in (with_styles(), with_styles(), other))
-    assert torch.equal(first, again) and not torch.equal(first, later)
 
 
 @pytest.mark.parametrize("term", ["align", "js"])

@@ -32,7 +32,6 @@ from fedshift_clients.base import Scores
 from fedshift_clients.losses.contrast import instance_contrast, supervised_contrast
 from fedshift_clients.methods.fedicon import PROJECTION_WIDTH, FedICONClient
 from fedshift_clients.training.settings import ImageConfig
-from fedshift_datasets.base import ImageSet
 
 BEFORE = "before-adaptation"
 VIEWS = ImageConfig(
@@ -86,15 +85,6 @@ def test_encoder_round_trains_the_encoder_alone(scalars: dict[str, str]) -> None
 
 
 # --- classifier rounds -----------------------------------------------------------------------------
-
-
-def test_phases_may_alternate_on_one_client() -> None:
-    made = client(adapt={}, **DECAYED)
-    for result, part in ((CLASSIFIER, "classifier"), (ENCODER, "encoder"), (CLASSIFIER, "classifier")):
-        made.scalars, before = result, weights(made)
-        fit(made)
-        made.score_test(barred_images(9))  # must not leave flags behind either
-        assert parts_of(changed(before, weights(made))) == {part}
 
 
 # --- test phase: the personal classifier -----------------------------------------------------------
@@ -201,14 +191,3 @@ def test_nodes_are_scored_each_for_itself_where_they_adapt(
 
 
 # --- the way back to FedAvg, determinism, edges ----------------------------------------------------
-
-
-@pytest.mark.parametrize("train_set", [barred_images(classes=1), barred_images(1)])
-def test_nodes_with_one_class_or_one_image_train_and_test(train_set: ImageSet) -> None:
-    made = client(train_set=train_set, precision="bf16", adapt={})
-    for made.scalars in (ENCODER, CLASSIFIER):
-        arrays, metrics = fit(made)
-        assert all(np.isfinite(array).all() and array.dtype == np.float32 for array in [*arrays])
-        assert np.isfinite(metrics["loss"])
-    scores = made.score_test(barred_images(9))
-    assert np.isfinite(scores.loss_sum) and set(scores.others) == {BEFORE}

@@ -102,16 +102,6 @@ def test_the_loss_of_rows_is_the_cross_entropy_behind_projection_and_classifier(
     assert float(made.loss(Rows(x, y, 0))["ce"].detach()) == pytest.approx(wanted, rel=1e-5)
 
 
-def test_rows_are_the_same_each_round_or_drawn_anew() -> None:
-    for redraw in (False, True):
-        made, rows = client(sent(), redraw=redraw), []
-        for server_round in (2, 3):
-            made.start_round(server_round)
-            assert made._rows is not None
-            rows.append(made._rows[0])
-        assert torch.equal(*rows) is not redraw
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

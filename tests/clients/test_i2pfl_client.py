@@ -14,14 +14,10 @@ from support import (
     D,
     batch,
     begun,
-    changed,
     drawn,
-    fit,
     flat_gradients,
     global_prototypes,
     new_client,
-    same,
-    weights,
 )  # fmt: skip
 from torch import Tensor
 
@@ -143,20 +139,6 @@ def test_scope_class_set_stores_the_means_of_all_images_for_an_epoch(intra: str,
         for first in range(2):
             check_aligned(made, batch(first=first, y=[0, 1, 1, 2, 0]), *class_means(torch.cat(rows), y[places], C))
         made.start_epoch(epoch + 1)
-
-
-def test_pass_over_the_class_set_changes_nothing_else() -> None:
-    """Neither weights nor BatchNorm's statistics, nor what training draws; and nothing is kept between rounds."""
-    params = {"augproto_scope": "class_set", "lambda1": 0.0}
-    assert same(fit(client(params, model="cnn_bn"), 1)[0], fit(client({"lambda1": 0.0}, model="cnn_bn"), 1)[0])
-    made = client({"augproto_scope": "class_set"}, model="cnn_bn")
-    made.model.train()
-    before = weights(made)
-    begun(made)
-    assert not changed(before, weights(made))
-    assert made.model.training and all(weight.requires_grad for weight in made.model.parameters())
-    fit(made)
-    assert made.memory == {}
 
 
 def test_scope_round_keeps_the_sums_of_the_last_epoch() -> None:

@@ -133,16 +133,6 @@ def test_with_replacement_every_node_has_its_share(
 # --- label skew ------------------------------------------------------------------------------------------
 
 
-def test_a_small_concentration_gives_each_node_few_classes() -> None:
-    labels = labels_of([100] * 10)
-    skewed, even = (
-        np.stack([np.bincount(labels[parts.train], minlength=10) for parts in deal([100] * 10, 5, 0, label_skew=alpha)])
-        for alpha in (0.05, 1e6)
-    )
-    assert (even == 20).all()
-    assert (skewed.max(0) / skewed.sum(0)).mean() > 0.8  # the part of the largest holder of a class
-
-
 # --- a node's own test and validation part ---------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedshift_datasets.io import cache, kept, trees
+from fedshift_datasets.io import cache, trees
 from fedshift_datasets.listing import Listing
 from fedshift_datasets.quality import checkup, duplicates, exact_copies, findings, pixel_statistics
 from fedshift_datasets.quality.exact_copies import Role
@@ -45,14 +45,3 @@ def test_findings_are_kept_and_are_the_same(photos: Listing, monkeypatch: pytest
     assert all(np.array_equal(getattr(again, name), value) for name, value in vars(pixels).items())
     places = np.arange(0, 70, 3)
     assert np.array_equal(same.hashes, sketches.hashes) and np.array_equal(same.greys(places), sketches.greys(places))
-
-
-def test_a_note_on_other_pixels_is_neither_taken_nor_kept(photos: Listing) -> None:
-    images = cache.load(PART, photos)
-    findings.of(images)
-    assert images.kept_in is not None
-    with kept.writing(images.kept_in.path), kept.building(images.kept_in.path) as file:  # by another process
-        kept.write(file, {}, images.x[:3], images.y[:3])
-    assert images.kept_in.note(findings.NOTE) is None
-    images.kept_in.add_note(findings.NOTE, 1)
-    assert len(kept.read(images.kept_in.path).chunks) == 1

@@ -34,18 +34,6 @@ def test_every_source_digit_is_used_exactly_once(seed: int) -> None:
     assert np.array_equal(np.sort(np.concatenate(list(dealt.values()))), np.arange(1797))
 
 
-@pytest.mark.parametrize("seed", [0, 3])
-def test_classes_are_dealt_evenly(seed: int) -> None:
-    counts = {part: np.bincount(LABELS[index], minlength=10) for part, index in source_indices(seed).items()}
-    totals = []
-    for domain in DOMAINS:
-        train, test = (counts[domain, split] for split in SPLITS)
-        assert (np.abs(train + test - np.bincount(LABELS) / 4) < 1).all()
-        assert (np.abs(test - 0.2 * (train + test)) <= 0.5).all()
-        totals.append(sum(train) + sum(test))
-    assert max(totals) - min(totals) <= 4
-
-
 @pytest.mark.parametrize("domain", DOMAINS)
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_renderers_leave_their_ink_alone(domain: str, count: int) -> None:

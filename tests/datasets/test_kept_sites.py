@@ -106,17 +106,6 @@ def test_every_change_is_noticed(home: Path, looks: Mock, change: Callable[[Path
         assert not isinstance(now, Listing) and now.files == fresh.files
 
 
-def test_names_are_compared_where_folders_have_no_times(
-    home: Path, looks: Mock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = kept_sites._state
-    monkeypatch.setattr(kept_sites, "_state", lambda folder: [0, 0, 0, state(folder)[3]])
-    found(home)
-    picture(home / "home" / "cat" / "new.png")
-    found(home)
-    assert looks.call_count == 2
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"fedshft1" + b"\0" * 20, b"fedshft1" + b"\xff" * 99])
 def test_what_is_damaged_is_listed_again(home: Path, looks: Mock, content: bytes) -> None:
     first = names(found(home))
@@ -126,12 +115,6 @@ def test_what_is_damaged_is_listed_again(home: Path, looks: Mock, content: bytes
         file.write_bytes(damaged)
         assert names(found(home)) == first and looks.call_count == number
     assert file.stat().st_mode & 0o077 == 0
-
-
-def test_a_folder_that_has_just_changed_is_not_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "SETTLED", 10**12)
-    found(home)
-    assert not cache.cache_dir().exists() or not list(cache.cache_dir().glob("site-*"))
 
 
 def test_an_answer_is_given_again_only_for_equal_times(tmp_path: Path) -> None:

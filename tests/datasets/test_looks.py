@@ -26,13 +26,6 @@ def asked() -> Iterator[Mock]:
         yield counted
 
 
-def test_an_entry_is_what_the_system_says(files: tuple[str, ...]) -> None:
-    about = [Path(file).stat() for file in files]
-    wanted = [[each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns] for each in about]
-    assert looks.at(files).tolist() == wanted
-    assert looks.at(()).shape == looks.some(()).shape == (0, 5)
-
-
 def test_a_file_that_is_not_there_is_named(files: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "b").unlink()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")

@@ -114,15 +114,6 @@ def test_other_labels_classes_and_groups_are_refused(tmp_path: Path, key: str, v
 # --- the file states them --------------------------------------------------------------------------------
 
 
-def test_a_file_with_classes_of_its_own_is_read_by_their_names(tmp_path: Path) -> None:
-    save(tmp_path, classes=np.array(["Malignant ", "benign", "cyst"]))
-    fill(tmp_path / "s1", {"benign": 2, "malignant": 2})
-    assert folders.names(Source(tmp_path)).classes == CLASSES
-    assert labels(tmp_path, CLASSES) == [2, 0, 1]
-    assert labels(tmp_path, CLASSES, classes_stated=False) == [2, 0, 1]
-    assert labels(tmp_path, CLASSES[::-1]) == [0, 2, 1]  # in one process, and with one cache
-
-
 # --- tables ----------------------------------------------------------------------------------------------
 
 

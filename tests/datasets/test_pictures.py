@@ -10,7 +10,6 @@ import pytest
 from data_refusals import refuses
 from digit_files import noise
 from PIL import EpsImagePlugin, Image
-from refusals import worded
 
 from fedshift_core import said_once
 from fedshift_datasets.io import pictures, trees
@@ -78,15 +77,6 @@ def place(folder: Path, *names: str) -> None:
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-def test_files_that_are_not_taken_are_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    place(tmp_path / "dog", "1.png", "2.HEIC", "3.npy", "noend")
-    place(tmp_path / "cat", "1.png", "2.heic")
-    for _ in range(20):  # as many nodes
-        assert len(trees.list_folders(tmp_path, CLASSES, complete=False)) == 2
-    (line,) = warnings(caplog)
-    worded(line.replace(str(tmp_path), "ROOT"), "4 files", ".heic (2)", ".npy (1)", "no suffix (1)")
 
 
 @pytest.mark.parametrize("complete", [True, False])

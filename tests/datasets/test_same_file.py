@@ -106,24 +106,6 @@ def test_class_folders_of_sites_are_one_class(tmp_path: Path, first: str, second
         folders.survey(Source(tmp_path), ("Linux",))
 
 
-def test_files_of_a_table_are_found_in_another_spelling(tmp_path: Path) -> None:
-    for kind in CLASSES:
-        fill(tmp_path / DECOMPOSED / kind, {"": 10})
-        for image in (tmp_path / DECOMPOSED / kind).iterdir():
-            image.rename(image.with_name(f"{DECOMPOSED} {image.stem}.JPG"))
-    rows = [f"{COMPOSED}/{kind}/{COMPOSED} {i:04}.jpg,{kind},{COMPOSED}" for kind in CLASSES for i in range(10)]
-    write(tmp_path, *rows)
-    (site,) = folders.survey(Source(tmp_path)).sites
-    assert len(site.pictures) == 20 and all(picture.path.is_file() for picture in pictures(site))
-    write(tmp_path, *rows, f"{DECOMPOSED}/y/{COMPOSED} 0003.JPG,y,{COMPOSED}")
-    with refuses("are one file"):
-        folders.survey(Source(tmp_path))
-    fill(tmp_path / COMPOSED.lower() / "x", {"": 1})
-    write(tmp_path, *rows)
-    with refuses("are one name"):
-        folders.survey(Source(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("first", "second"), [("P{}", " p{}\u00a0"), ("{}", "{:03d}"), ("{}", "{}.0"), ("{:03d}", "+{:02d}.00 ")]
 )

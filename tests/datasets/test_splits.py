@@ -90,13 +90,6 @@ def test_rounding_alone_never_asks_for_too_much(nodes: int, num_examples: int) -
 # --- who holds which domain ------------------------------------------------------------------------------
 
 
-@given(num_nodes=st.integers(2, 20), held_out=held_out_domains)
-def test_any_deals_the_domains_in_turn(num_nodes: int, held_out: tuple[str, ...]) -> None:
-    trained = [domain for domain in DOMAINS if domain not in held_out]
-    dealt = Allocation(held_out=held_out).deal(DOMAINS, num_nodes, 0)
-    assert dealt == tuple(trained[i % len(trained)] for i in range(num_nodes))
-
-
 @given(counts=counts_of_domains)
 def test_counts_deal_blocks_in_the_order_of_the_domains(counts: dict[str, int]) -> None:
     allocation = Allocation(counts=counts)

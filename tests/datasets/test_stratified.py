@@ -61,11 +61,3 @@ def test_a_class_in_two_groups_is_on_both_sides_and_one_in_a_single_group_is_rep
     test = split(labels, units, 0.2, 0)
     assert {bool(side) for side, label in zip(test, labels, strict=True) if label == 1} == {True, False}
     assert [label for label, _ in uncovered(labels, test)] == [2]
-
-
-def test_no_class_loses_its_last_group_to_another() -> None:
-    """Two groups hold classes 0 and 1 together, whichever is taken; each must stay on both sides."""
-    for seed in range(20):
-        labels, units = [0, 1, 0, 1, 2, 2, 2], ["/a", "/a", "/b", "/b", "/c", "/d", "/e"]
-        test = split(labels, units, 0.4, seed)
-        assert uncovered(labels, test) == []

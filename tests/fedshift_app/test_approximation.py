@@ -16,13 +16,10 @@ from fedshift.lab.tables.compare.claims import claims
 from fedshift.run.launch import runner
 from fedshift.run.reading import read
 from fedshift_app.config import fits, registry
-from fedshift_app.config.resolving import resolve
-from fedshift_app.run import console
 from fedshift_core.registry import Method
 
 NAME, LABEL = "fedmlp", "fedmlp (approximation)"
 WHY = registry.get(NAME).approximation
-FOLDERS = f"-{NAME}-approximation-seed"  # in the names of its run folders
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.04"
 
 
@@ -41,17 +38,6 @@ def test_only_what_says_so_is_labelled() -> None:
     assert recipe.label == "mine (approximation)"
     for table in (registry.markdown(), fits.privacy()):
         assert f"| `{NAME}` (approximation) | " in table and table.count("(approximation)") == 1
-
-
-def test_log_and_results_of_a_run(runs: dict[str, Run]) -> None:
-    for name, run in runs.items():
-        said = name == NAME
-        log = "".join(json.loads(line)["message"] for line in (run.folder / "log.jsonl").read_text().splitlines())
-        assert (WHY in log and LABEL in log) == said
-        assert (run.results["method"], run.results.get("approximation")) == (name, WHY if said else None)
-        assert (LABEL in console.table(run.results, resolve({}))) == said
-        assert json.loads((run.folder / "status.json").read_text())["method"] == (LABEL if said else name)
-        assert (FOLDERS in run.folder.name) == said
 
 
 @pytest.mark.usefixtures("undrawn_figures")

@@ -26,22 +26,8 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.params import Params
 from fedshift_core.wire.names import CLASS_TOTALS
-from fedshift_datasets import catalog
-from fedshift_datasets.base import Source
 
 SHORT = "train.epochs=1 allocation.share=0.05 dataset.domains=[scan,sketch]"
-#: Images of a class in each site's training part: the last ones are rare.
-NUMBERS = {"train": (60, 60, 6, 4), "test": (20,) * 4}
-
-
-def sites(root: Path) -> Path:
-    """Write a site of four digits: many zeros and ones, few twos and threes; the test part has all alike."""
-    root.mkdir()
-    for split, numbers in NUMBERS.items():
-        images = catalog.DATASETS["handwritten"].find("scan", split, Source(None)).read()
-        places = np.concatenate([np.flatnonzero(images.y == k)[:number] for k, number in enumerate(numbers)])
-        np.savez(root / f"scan_{split}.npz", x=images.x[places], y=images.y[places], classes=list("0123"))
-    return root
 
 
 # --- what is refused -------------------------------------------------------------------------------
@@ -119,19 +105,6 @@ def test_nothing_travels_otherwise_and_neutral_weights_change_nothing(run_inline
 
 
 # --- what it does ----------------------------------------------------------------------------------
-
-
-def test_rare_classes_are_recognised_more_often(run_inline: InlineRun, tmp_path: Path) -> None:
-    """By a margin: with this seed the plain run knows none of the rare classes."""
-    keys = f"rounds=5 nodes=2 dataset=folders dataset.data_dir={sites(tmp_path / 'images')} dataset.size=32"
-    keys += " model.name=cnn train.precision=float32 train.epochs=2 train.batch_size=16 train.lr=0.03 evaluate.last=1"
-    found = []
-    for given in ("", "train.class_weights=balanced", "train.sampler=balanced"):
-        figures = run_inline(f"{keys} {given}", experiment="").results["figures"]["overall"]
-        found.append((figures["balanced_accuracy"], sum(figures["per_class"]["recall"][2:]) / 2))
-    (plain, rare), *others = found
-    for balanced, of_rare in others:
-        assert balanced > plain + 10 and of_rare > rare + 20
 
 
 def test_init_proposes_weights_where_it_sees_unequal_classes(

@@ -229,28 +229,6 @@ def test_what_was_fetched_is_known_by_its_digest(monkeypatch: pytest.MonkeyPatch
         initial_model.begin(config)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "model.name=timm:mobilenetv3_small_050 method=f2dc modules.f2dc.insert_after=[3,4]",
-        "model.name=timm:mobilenetv3_small_050 method=fedrcl",
-        "method=fedproto",
-        "method=f2dc",
-        "method=fedcode",
-        "method=fedseproto model.head=mlp train.epochs=2",
-    ],
-)
-def test_methods_of_prototypes_maps_and_levels_run_on_a_librarys_network(typed: str, run_inline: InlineRun) -> None:
-    """The colon of the name is in results, not in names of files."""
-    if "timm" in typed:
-        pytest.importorskip("timm")
-    run = run_inline(f"rounds=1 {SHORT} {typed}")
-    assert run.results["model"] == config_of(f"{SHORT} {typed}").model.name != "cnn"
-    assert np.isfinite([*run.rounds[0]["losses"].values()]).all()
-    assert not [path for path in run.folder.rglob("*") if ":" in path.name]
-
-
 def test_a_saved_model_has_the_frozen_parts(weights: Path, run_inline: InlineRun, tmp_path: Path) -> None:
     """It names no file of the machine that it was trained on."""
     run = run_inline(f"rounds=1 {SHORT} model.weights={weights} model.freeze=encoder")

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import yaml
 from flwr.app import ConfigRecord, Message, RecordDict
-from killing import KillAt
 from refusals import refused
 from safetensors.numpy import load_file
-from support import ROOT, Run, changed, own_experiment
+from support import ROOT, Run, own_experiment
 from typer.testing import CliRunner
 
 from fedshift import cli
@@ -116,17 +115,6 @@ def test_the_servers_state_decides_the_weights_and_is_kept(experiment: Path) -> 
     assert state.keys() == one.keys() and any(array.any() for array in state.values())
     assert mine.rounds[-1]["nodes"] == [0, 1, 2, 3]
     assert "plugin my_method.py" in (mine.folder / "config.yaml").read_text()
-
-
-def test_killed_and_resumed_it_ends_with_the_same_bits(experiment: Path, kill_at: KillAt) -> None:
-    whole, cut = run(experiment, "whole"), experiment.parent / "cut"
-    with kill_at("metrics.jsonl:1", "after"):
-        run(experiment, "cut")
-    (folder,) = cut.iterdir()
-    resumed = Run(runner.run_inline({"resume": str(folder), "output-dir": str(cut)}, 4))
-    assert resumed.results["weights_sha256"] == whole.results["weights_sha256"]
-    for kind in ("state", "knowledge"):
-        assert not changed(kept(whole, kind), kept(resumed, kind))
 
 
 def test_a_server_cannot_make_a_node_run_a_file(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

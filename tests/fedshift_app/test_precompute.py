@@ -13,7 +13,6 @@ from support import InlineRun, Run, image_set, on_images, rng
 from words import config as config_of
 
 from fedshift.data import prepare
-from fedshift.run.launch import worker_count
 from fedshift_app.config import registry
 from fedshift_app.node import setup
 from fedshift_clients.models import networks
@@ -104,16 +103,6 @@ def test_the_second_run_computes_nothing(run_inline: InlineRun, monkeypatch: pyt
     assert run_inline(f"{given} method=fedproto train.lr=0.02").results and rows_of_stores() == rows
     assert not any("computed once" in (run.folder / "log.jsonl").read_text() for run in (first, second))
     check_same(first, second)
-
-
-def test_processes_agree_bit_for_bit(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    views = "images.flip=true images.cached_views=3 evaluate.client_models=last evaluate.last=1"
-    given = f"rounds=2 {MAPS} {views} model.precompute=on"
-    alone = run_inline(given)
-    monkeypatch.setenv(worker_count.WORKERS, "2")
-    shared = run_inline(given)
-    assert [line["accuracy"] for line in alone.rounds] == [line["accuracy"] for line in shared.rounds]
-    check_same(alone, shared)
 
 
 def test_a_resumed_run_gives_the_same_bits(run_inline: InlineRun) -> None:

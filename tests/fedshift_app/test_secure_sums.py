@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from scipy import stats
 from support import InlineRun, ListeningGrid, Run, listening
 from traffic import asked, changing, failed, numbers
 
-from fedshift.run.launch import runner
 from fedshift_app.config import fits, registry
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
@@ -108,17 +106,6 @@ def test_a_secure_sum_is_the_plain_one_within_the_bound(typed: str, run_inline: 
         # Contributions are not weighed by the node: their mean is over as many as hold a class, one at least.
         assert distance(kept(secure, stem), kept(plain, stem)) <= 64 * shown["error"] + ROUNDING
     assert secure.rounds[0]["losses"] == pytest.approx(plain.rounds[0]["losses"], abs=1e-6)
-
-
-def test_masks_change_no_bit_in_any_engine(run_inline: InlineRun, tmp_path: Path) -> None:
-    """Masks are drawn anew in each run, and cancel; here in one process and in two."""
-    given = f"{ON} {RETAKEN} model.bn_keep=retaken"
-    first = run_inline(f"rounds=2 {given}")
-    flat = {"experiment": "handwritten", "rounds": 2, "set": given, "output-dir": str(tmp_path / "workers")}
-    second = Run(runner.run_inline(flat, 4, 2))
-    assert distance(kept(first, "weights"), kept(second, "weights")) == 0
-    timeless = [[{k: v for k, v in line.items() if k != "seconds"} for line in run.rounds] for run in (first, second)]
-    assert timeless[0] == timeless[1]
 
 
 def test_the_sum_is_of_the_nodes_that_were_not_lost(run_inline: InlineRun) -> None:

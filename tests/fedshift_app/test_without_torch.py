@@ -11,7 +11,7 @@ from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_clients.modules.catalog import MODULES
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
-from fedshift_core.registry import Method, imported, params_of
+from fedshift_core.registry import imported, params_of
 
 #: Refuses what its arguments say, and tells whether torch was imported for it.
 REFUSED = """
@@ -84,12 +84,6 @@ def test_the_named_parameters_are_those_of_modules_and_adaptations() -> None:
     for adaptation in ADAPTATIONS.values():
         kind = params_of(adaptation.adaptation, adaptation.params)
         assert kind is imported(adaptation.adaptation).params_model
-
-
-def test_parameters_may_be_named_as_before() -> None:
-    """Installed packages have ``node_params`` in their methods' files."""
-    named = Method.model_validate({"name": "old", "title": "Old", "node_params": "fedshift_core.methods.fpl:FPLParams"})
-    assert named.params_class() is registry.get("fpl").params_class()
 
 
 def test_a_wrong_key_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,13 +46,6 @@ def test_all_arrays_are_one_object_and_large_records_three() -> None:
     assert len(get_all_nested_objects(packing.packed(sent))) == 3 + 4  # and a record, its array, its bytes in two parts
 
 
-def test_a_record_for_several_nodes_is_packed_once() -> None:
-    arrays = encode({"w": np.ones(3)})
-    once: dict[int, bytes] = {}
-    first, second = (packing.packed(RecordDict({"arrays": arrays}), once) for _ in range(2))
-    assert first.config_records[packing.PACKED]["arrays"] is second.config_records[packing.PACKED]["arrays"]
-
-
 def whole(index: Any, data: bytes) -> bytes:
     text = index if isinstance(index, bytes) else json.dumps(index).encode()
     return len(text).to_bytes(4, "little") + text + data

@@ -171,15 +171,6 @@ def test_a_secure_sum_is_of_fewer_images_than_nodes_with_few_of_a_class_announce
         server().merge_knowledge([dataclasses.replace(total, knowledge=total.knowledge | {"counts": unsummed})])
 
 
-def test_a_server_goes_on_with_its_state() -> None:
-    f, y = images()
-    made, resumed = server(), server()
-    head(made, update(0, f[:20], y[:20]))
-    resumed.resume(1, made.knowledge, made.state, {})
-    late = update(1, f[20:], y[20:])
-    assert [a.tobytes() for a in head(made, late)] == [a.tobytes() for a in head(resumed, late)]
-
-
 # --- the grid ------------------------------------------------------------------------------------------
 
 

@@ -106,33 +106,6 @@ def test_a_tie_is_dropped_whichever_way_a_number_goes(tau: float, rounds: int, t
     assert consistent(step, rises, rounds, tau).tolist() == [False, True, False, False, True]
 
 
-def test_where_nobody_moves_all_weigh_the_same() -> None:
-    sent = arrays(0)
-    weights, merged = played(strategy(), sent, {0: sent, 1: sent})
-    assert weights == [0.5, 0.5] and np.array_equal(row(merged), row(sent))
-
-
-def test_each_switch_alone() -> None:
-    sent, replies = arrays(0), {n: arrays(n + 1) for n in range(3)}
-    masks, fair = strategy(use_fair=False), strategy(use_mask=False)
-    assert played(masks, sent, replies)[0] == [10 / 33, 11 / 33, 12 / 33]
-    assert {key.split("/")[1] for key in masks.state} == {"rounds", "rises"}
-    weights, merged = played(fair, sent, replies)
-    assert {key.split("/")[1] for key in fair.state} == {"weight", "step"}
-    wanted = sum(w * row(replies[n]) for n, w in enumerate(weights))
-    assert_allclose(row(merged)[:-1], wanted[:-1], rtol=1e-5, atol=1e-6)
-
-
-def test_buffers_may_be_averaged_without_masks() -> None:
-    server, sent, name = strategy(mask_buffers=False), arrays(0), BUFFERS[0]
-    for server_round in range(1, 4):
-        replies = {n: arrays(10 * server_round + n) for n in range(2)}
-        weights, sent = played(server, sent, replies)
-        wanted = np.average([reply[name] for reply in replies.values()], axis=0, weights=weights)
-        assert_allclose(sent[name], wanted, rtol=1e-5, atol=1e-6)
-    assert not any(name in key for key in server.state for name in BUFFERS)
-
-
 def test_a_count_takes_the_bytes_that_it_needs() -> None:
     server = strategy(rounds=300)
     sent = arrays(0)

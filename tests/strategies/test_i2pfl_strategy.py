@@ -1,6 +1,5 @@
 """I2PFL on the server: Eq. 3 to 5 against loops, and what happens to classes that come and go."""
 
-import itertools
 from functools import partial
 from typing import Any
 
@@ -46,13 +45,6 @@ def test_reweighting_against_loops(squared: bool) -> None:
 
 
 # --- Eq. 4 -----------------------------------------------------------------------------------------
-
-
-def test_equal_prototypes_give_themselves() -> None:
-    for nodes, value, squared in itertools.product([1, 2, 3, 7], [0.1, 1 / 3, 1e4, 0.0], [True, False]):
-        p = np.full((nodes, 2, 3), value, dtype=np.float32)
-        g, _ = reweighted_prototypes(p, np.ones((nodes, 2), bool), squared=squared)
-        assert np.array_equal(g, p[0]), (nodes, value, squared)
 
 
 # --- rounds ----------------------------------------------------------------------------------------

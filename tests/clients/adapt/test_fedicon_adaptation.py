@@ -115,15 +115,6 @@ def test_views_of_its_own_are_apart_from_the_augmentation_of_training() -> None:
     assert same(fit(made)[0], fit(plain)[0])
 
 
-@pytest.mark.parametrize("bn", ["average", "freeze", "local"])
-def test_adaptation_moves_batchnorm_unless_it_is_frozen(bn: str) -> None:
-    made = client(model="cnn_bn", bn=bn)
-    _, (before, after) = scored_weights(made, barred_images(12, seed=1))
-    moved = changed(before, after)
-    assert any("running" in name for name in moved) is (bn != "freeze")
-    assert not made.model.training  # scored in evaluation mode
-
-
 @pytest.mark.parametrize(
     ("mode", "params"), [("transductive", {}), ("online", {"lie": False}), ("online", {"classifier_training": "local"})]
 )
@@ -136,11 +127,3 @@ def test_scoring_leaves_the_model_as_found_and_starts_again(mode: str, params: S
     assert not changed(before, weights(made)) and made.memory == {}
     made.score_test(barred_images(7, seed=5))  # what was scored in between does not matter
     assert made.score_test(test) == first and torch.equal(torch.get_rng_state(), rng)
-
-
-def test_a_batch_may_be_larger_than_those_of_training() -> None:
-    """The memory that all batches use in turn is no limit."""
-    made, test = client(), barred_images(50, seed=1)
-    assert made.setup.train.batch_size < 40
-    adaptation = ContrastAdaptation(ContrastParams(batch_size=40, lr=0.05, mode="online"))
-    assert [len(seen) for seen in adaptation.adapt(made, test.x)] == [40, 10]

@@ -17,7 +17,6 @@ from fedshift_clients import losses
 from fedshift_clients.losses.prototypes import nearness, prototype_distance
 from fedshift_clients.losses.proximal import proximal
 from fedshift_clients.methods import copa, fedmd, fedpac, fedplvm, fedsa, fedseproto, fedsr, fpl, i2pfl
-from fedshift_clients.models.networks import MLPHead
 
 B, C, D = 9, 4, 5
 Z, Y, G = drawn(0, B, D), labels(0, B, C), drawn(1, C, D)
@@ -206,14 +205,6 @@ def test_loss_of_copa_by_other_heads() -> None:
     check(lambda x, y: copa.others_loss(own, HEADS, x, y), slow_others, Z, Y)
     copa.others_loss(own, HEADS, Z.clone().requires_grad_(), Y).backward()  # type: ignore[no-untyped-call]
     assert all(weight.grad is None for weight in own.parameters())
-
-
-def test_heads_of_copa_of_one_or_two_layers_and_saved_as_a_program() -> None:
-    own, other = MLPHead(D, C, D), MLPHead(D, C, D)
-    assert torch.equal(copa.logits_by(own, other.state_dict(), Z), other(Z))
-    linear = nn.Linear(D, C)
-    traced = torch.jit.trace(lambda x: copa.logits_by(linear, HEADS[0], x), Z)  # type: ignore[no-untyped-call]
-    assert torch.equal(traced(2 * Z), nn.functional.linear(2 * Z, HEADS[0]["weight"], HEADS[0]["bias"]))
 
 
 def test_ensemble_of_copa() -> None:

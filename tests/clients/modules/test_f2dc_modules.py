@@ -162,19 +162,6 @@ def test_mask_at_test_has_no_noise_unless_asked_for() -> None:
 # --- what a pass leaves ----------------------------------------------------------------------------
 
 
-def test_first_training_pass_counts() -> None:
-    model, given, p = enlarged(wrapped()).train(), batch(), modules()
-    model(given.x)
-    alone = p.terms(model, given)
-    model.eval()(drawn(0, 3, 3, 32, 32))
-    with torch.no_grad():
-        model.train()(drawn(0, 9, 3, 32, 32))
-    model.start_round(rng(1))
-    model(given.x)
-    model(drawn(8, 4, 3, 32, 32))  # another view, say
-    torch.testing.assert_close(p.terms(model, given), alone, rtol=0, atol=0)
-
-
 def test_host_that_made_no_pass_is_an_error() -> None:
     p = modules()
     with refused(RuntimeError, "start_round"):

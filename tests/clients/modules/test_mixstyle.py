@@ -7,19 +7,16 @@ import pytest
 import torch
 from refusals import refused
 from slow_terms import check, styles, with_style
-from support import Float, InlineRun, as64, drawn
+from support import Float, as64, drawn
 
 from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.modules import mixstyle
-from fedshift_clients.modules.mixstyle import MixStyle, MixStyleModules
+from fedshift_clients.modules.mixstyle import MixStyleModules
 from fedshift_clients.modules.params import MixStyleParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
-
-FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
-M = "modules.mixstyle."
 
 
 def slow_mixed(f: Float, partner: Any, lam: Float, cut: Float | None = None) -> Any:
@@ -71,16 +68,6 @@ def test_the_lower_stages_are_mixed_and_nothing_else_of_the_model_changes(networ
         assert torch.equal(model(x)[1], plain(x)[1])
 
 
-def test_draws_are_the_rounds_and_none_are_made_before_the_first() -> None:
-    modules, model = model_of("cnn", probability=1.0, alpha=1.0, stages="all")
-    x, outcomes = drawn(4, 6, 3, 32, 32), []
-    assert torch.equal(model.train()(x)[1], model.eval()(x)[1])
-    for seed in (0, 0, 1):
-        modules.start_round(model.train(), torch.Generator().manual_seed(seed))
-        outcomes.append(model(x)[1])
-    assert torch.equal(*outcomes[:2]) and not torch.equal(*outcomes[1:])
-
-
 def test_across_domains_views_of_a_batch_count_one_after_another_and_one_domain_stays() -> None:
     modules, model = model_of("cnn", probability=1.0, mix="crossdomain", alpha=0.5)
     modules.start_round(model.train(), torch.Generator())
@@ -98,32 +85,7 @@ def test_across_domains_views_of_a_batch_count_one_after_another_and_one_domain_
     assert torch.allclose(model(x[:3])[1], plain[:3], atol=1e-6)  # other images
 
 
-OVER = [
-    ("fpl", "model.name=cnn_bn images.views=2", "train.precision=bf16"),
-    ("fedavg", "modules=[within-domains,mixstyle,f2dc] modules.within-domains.coral=1.0",
-     f"allocation.mixing=0.6 {M}mix=crossdomain"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("method", "setting", "more"), OVER)
-def test_it_goes_over_any_method_and_changes_what_is_trained(
-    method: str, setting: str, more: str, run_inline: InlineRun
-) -> None:
-    text = f"{FEW} {'' if 'modules=' in setting else 'modules=[mixstyle]'} {setting} {more} {M}probability="
-    plain, mixing = (run_inline(nodes=2, method=method, rounds=2, set=f"{text}{p}") for p in (0.0, 1.0))
-    losses, others = (run.rounds[-1]["losses"] for run in (plain, mixing))
-    assert losses.keys() == others.keys() and losses["loss/ce"] != others["loss/ce"]
-    assert plain.results["weights_sha256"] != mixing.results["weights_sha256"]
-
-
 def test_a_network_without_such_stages_is_refused() -> None:
     flat = SplitModel(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 5)), 5, 3)
     with refused(ConfigError, "mixstyle", "cnn"):
         MixStyleModules(MixStyleParams()).wrap(flat, Blueprint(ModelConfig(name="cnn"), 5, 32, 7))
-
-
-def test_a_map_is_mixed_as_often_as_its_probability_says() -> None:
-    layer = MixStyle(MixStyleParams(probability=0.3)).train()
-    layer.start_round(np.random.default_rng(0))
-    f = drawn(5, 2, 1, 2, 2).requires_grad_()
-    assert 250 < sum(layer.look(layer, (), f) is not None for _ in range(1000)) < 350

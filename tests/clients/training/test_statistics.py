@@ -5,13 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from refusals import refused
 from support import Float, as64, drawn, fedavg, image_set
 from torch import Tensor, nn
 
-from fedshift_clients.models.networks import SplitModel, with_group_norm
 from fedshift_clients.training import statistics
-from fedshift_core.errors import ConfigError
 from fedshift_datasets.base import ImageSet
 
 
@@ -102,13 +99,3 @@ def test_images_that_come_class_by_class_are_mixed() -> None:
     client.setup = replace(client.setup, bn_order="listed")
     assert torch.equal(variance(client.take_statistics(1000)[0]), misled)
     assert float((misled / whole - 1).abs().mean()) > 3 * float((taken / whole - 1).abs().mean())
-
-
-def test_group_norm_takes_the_place_of_every_batchnorm() -> None:
-    encoder = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm2d(4)), nn.Flatten())
-    modules = list(with_group_norm(SplitModel(encoder, 4, 2), 2).modules())
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in modules)
-    groups = [(m.num_groups, m.num_channels, m.eps) for m in modules if isinstance(m, nn.GroupNorm)]
-    assert groups == [(2, 4, 1e-5)] * 2
-    with refused(ConfigError, "model.groups=3", 4):
-        with_group_norm(nn.Sequential(nn.BatchNorm2d(4)), 3)

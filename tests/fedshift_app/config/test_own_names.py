@@ -115,16 +115,6 @@ def test_a_folder_in_place_of_an_experiment_or_a_data_set_is_answered_with_what_
         as_sweep(["shapes"])
 
 
-def test_a_name_of_ones_own_is_not_that_of_a_data_set(tmp_path: Path, hospital: str) -> None:
-    path = tmp_path / "pacs.yaml"
-    path.write_text(Path(hospital).read_text().replace("hospital", "pacs"))
-    with refused(ConfigError, "dataset.of", "pacs"):
-        resolve({"experiment": str(path), "set": STATED})
-    path.write_text(Path(hospital).read_text().replace(", of: folders", ""))
-    with refused(ConfigError, "{name: 'hospital', of: folders}"):
-        resolve({"experiment": str(path)})
-
-
 def test_a_server_cannot_make_a_node_read_another_file(hospital: str) -> None:
     config = resolve({"experiment": hospital, "set": STATED})
     for wrong in ({"labels": "../../secret.csv"}, {"classes": ()}):

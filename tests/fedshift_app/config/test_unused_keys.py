@@ -12,11 +12,10 @@ from words import config as config_of
 from fedshift.lab.grid.sweep import grid
 from fedshift.lab.grid.tune import requested as tune_requested
 from fedshift_app.config import options_of_a_kind, recipes, registry
-from fedshift_app.config.files import CONF
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
-from fedshift_core.yaml_files import as_yaml, parse, read_yaml
+from fedshift_core.yaml_files import as_yaml
 
 NETWORK = "model.name=cnn_bn"  # which has what every recipe needs
 
@@ -52,32 +51,6 @@ def accepts(section: type[BaseModel], key: str, value: str | bool) -> bool:
     except ValidationError as error:  # of other keys, which a section may need
         return all(key not in entry["loc"] for entry in error.errors())
     return True
-
-
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "aggregation.robust name: trimmed_mean, trim: 0.3",
-        "server.optimizer name: fedavgm, lr: 0.5",
-        "train.schedule name: cosine, schedule_end: 0.2",
-        "federation.secure_sums name: true, secure_sums_nodes: 4",
-    ],
-)
-def test_options_of_a_kind_have_three_spellings(typed: str, tmp_path: Path) -> None:
-    """Flat, nested in a file, and nested on the command line: one configuration."""
-    key, _, options = typed.partition(" ")
-    section, kind = key.split(".")
-    name, option = (word.replace(": ", "=") for word in options.split(", "))
-    expected = config_of(f"{key}={name.removeprefix('name=')} {section}.{option}")
-    for words in (f"'{key}={{{options}}}'", f"{key}.{name} {key}.{option}", f"{key}.{option} {key}.{name}"):
-        assert config_of(words) == expected
-    content = read_yaml(CONF / "experiments" / "handwritten.yaml")
-    content[section] = content.get(section, {}) | {kind: parse(f"{{{options}}}")}
-    file = tmp_path / "handwritten.yaml"
-    file.write_text(as_yaml(content))
-    assert resolve({"experiment": str(file)}) == expected
-    usual = str(getattr(getattr(resolve({}), section), kind)).lower()
-    assert config_of(f"{key}={usual}", experiment=str(file)) == resolve({})
 
 
 def test_a_run_of_an_earlier_version_is_repeated_as_it_was(tmp_path: Path) -> None:

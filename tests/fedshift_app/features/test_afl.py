@@ -16,7 +16,7 @@ from fedshift_app.config.sections import AggregationConfig
 from fedshift_app.features.afl import server as afl
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params
-from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
+from fedshift_core.wire.names import RECEIVED_LOSS
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.features.base import Training
 from fedshift_strategies.federation.roster import Roster
@@ -92,37 +92,6 @@ def test_the_strategy_carries_the_weights_on(groups: Any, step: Any, odds: list[
         collected.append(first / second)
         made.moments = {name: array.copy() for name, array in made.moments.items()}  # as a checkpoint does
     assert collected == pytest.approx(odds)
-
-
-class MeanOfNumbers(DomainStrategy[Params]):
-    """Averages a number of the nodes by the weights of the round."""
-
-    def merge_knowledge(self, updates: list[Update]) -> None:
-        """Ask for the weights once more."""
-        self.knowledge = {"mean": np.array(self.node_weights(updates))}
-
-
-@pytest.mark.parametrize("rule", ["afl", "ga"])
-@pytest.mark.usefixtures("two_nodes")
-def test_a_method_that_asks_for_the_weights_gets_those_of_the_round(rule: str) -> None:
-    """Both rules take a step each time they weigh: a round takes one."""
-    of_run = AggregationConfig(weights=rule, afl_step=0.5, afl_groups="node")
-    plain, asks = (
-        kind(federation(aggregation=of_run, rounds=9), Params(), lambda *numbers: None)
-        for kind in (DomainStrategy, MeanOfNumbers)
-    )
-    for number in (1, 2, 3):
-        gaps = [{LOCAL_RECEIVED: 2.0, LOCAL_TRAINED: trained} for trained in (0.5, 1.9)]
-        updates = [update(i, 10, 2.0 - i, **gap) for i, gap in enumerate(gaps)]
-        for made in (plain, asks):
-            made._training = phase(Training, made.roster.nodes, server_round=number)
-        weights = asks.node_weights(updates)
-        asks.merge_knowledge(updates)
-        assert asks.knowledge["mean"].tolist() == weights == plain.node_weights(updates)
-        assert {name: array.tolist() for name, array in asks.moments.items()} == {
-            name: array.tolist() for name, array in plain.moments.items()
-        }
-    assert weights[0] > weights[1]
 
 
 @pytest.mark.parametrize(

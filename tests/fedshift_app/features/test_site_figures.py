@@ -1,14 +1,11 @@
 """Figures of sites on the server: taken whole or refused with a reason; over all sites; how class mixes differ."""
 
-import itertools
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import RecordDict
-from hypothesis import given
-from hypothesis import strategies as st
 from refusals import refused
 from support import node as node_of
 from support import phase, server_feature
@@ -21,7 +18,6 @@ from fedshift_app.features.site_figures.show import AVERAGED, POOLED, Sites
 from fedshift_core.arrays import Arrays
 from fedshift_core.intervals import pooled
 from fedshift_core.limits import Refused
-from fedshift_core.shown import Named
 from fedshift_core.wire.records import encode
 from fedshift_core.wire.scores import DomainScore, Part
 from fedshift_core.wire.site_figures import UNKNOWN, SiteNumbers
@@ -56,13 +52,6 @@ def answers(numbers: SiteNumbers, start: int = 0, stop: int = N) -> list[Answer]
 
 def read(arrays: Arrays, given: list[Answer]) -> dict[str, SiteNumbers]:
     return site_figures.read(RecordDict({"site-figures": encode(arrays)}), given, C)
-
-
-@pytest.mark.parametrize("least", [1, 5, 12, 40])
-def test_what_a_node_sends_is_taken_as_it_is(least: int) -> None:
-    made = honest(least=least)
-    np.testing.assert_equal(vars(read(made.arrays("a"), answers(made))["a"]), vars(made))
-    assert site_figures.read(RecordDict(), answers(made), C) == {}
 
 
 @pytest.mark.parametrize(
@@ -186,28 +175,3 @@ def test_what_a_site_hides_is_null_with_a_mark_and_left_out_of_the_others() -> N
 
 
 # --- class mixes ---------------------------------------------------------------------------------------
-
-
-def of_classes(*images: int) -> SiteNumbers:
-    empty: Any = np.zeros(0)
-    total = sum(abs(number) for number in images)  # a negative number is not shown
-    shown = np.array([number if number > 0 else UNKNOWN for number in images])
-    return SiteNumbers(total, UNKNOWN, shown, empty, empty, empty, empty)
-
-
-def mix_of(*sites: SiteNumbers) -> site_section.Mix:
-    named = [Named("abcdefgh"[i], i, "abcdefgh"[i], site) for i, site in enumerate(sites)]
-    return site_section.mix(named, ("x", "y", "z"))
-
-
-@given(st.lists(st.lists(st.integers(-30, 30), min_size=3, max_size=3), min_size=2, max_size=6))
-def test_the_distance_of_class_mixes_is_the_largest_total_variation(rows: list[list[int]]) -> None:
-    """By the slow definition: half the sum of the differences, classes that one of both does not tell as one."""
-    slow = 0.0
-    for p, q in itertools.combinations(np.array(rows), 2):
-        if p.any() and q.any():
-            told = (p > 0) & (q > 0)
-            a, b = p[told] / np.abs(p).sum(), q[told] / np.abs(q).sum()
-            slow = max(slow, (np.abs(a - b).sum() + abs(a.sum() - b.sum())) / 2)
-    made = mix_of(*(of_classes(*row) for row in rows))
-    assert made.distance == pytest.approx(slow, abs=1e-12)

@@ -108,17 +108,6 @@ def test_intervals_include_the_truth(images: int, of_a_patient: int, kind: str, 
         assert len(made) == 8 and all(percent > 88.8 for percent, _ in made.values()), (right, made)
 
 
-def test_few_images_that_are_all_right_have_an_interval() -> None:
-    """24 images of 8 patients, a third of a patient's images or all of them in a class: as of eight or of four."""
-    y = np.repeat([0, 1], 12)
-    p = np.where(y[:, None] == np.arange(2), 0.9, 0.1)
-    for groups, patients in ((np.repeat(list("abcdefgh"), 3), 4), (np.tile(list("abcdefgh"), 3), 8)):
-        made = figures(Scored(p, y, y, groups))
-        assert of(made, "accuracy") == pytest.approx([1, 0.025 ** (1 / 8), 1])
-        assert of(made, "sensitivity:0")[1] == pytest.approx(0.025 ** (1 / patients))
-        assert all(0.2 < of(made, name)[1] < 0.8 for name in ("balanced_accuracy", "auroc", "auprc"))
-
-
 # --- too few, and not finite ---------------------------------------------------------------------------
 
 

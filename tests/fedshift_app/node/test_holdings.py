@@ -86,27 +86,6 @@ def test_a_real_node_divides_no_patient_but_in_runs_from_before_the_key(tmp_path
     assert trained & validated
 
 
-def test_exported_nodes_know_the_patients_of_their_images_by_number(tmp_path: Path) -> None:
-    """Intervals of a site are drawn by patient."""
-    cfg = patients(tmp_path, "dataset.public=0.2 allocation.validation_fraction=0", **PUBLIC)
-    for folder in export(cfg, 4, tmp_path / "nodes"):
-        where = real(cfg, folder.domain, folder.path)
-        trained, _, tested = sides_of([own_images(cfg, where)], node_data.test_images(cfg, where, folder.domain))
-        assert trained and tested and not trained & tested
-        assert all(name.isdecimal() for name in trained | tested)  # no names
-        for name, told in (("public", False), (folder.domain, True)):
-            with np.load(folder.path / f"{name}_train.npz") as file:
-                assert ("patient" in file.files) == told
-
-
-def test_a_domain_is_then_tested_on_its_nodes_test_sets() -> None:
-    cfg = config("allocation.test_fraction=0.2")
-    own = [names(own_images(cfg, place(cfg, index)).test) for index in (0, 4)]
-    for index in (0, 1):  # the same for a node of the domain and for another
-        assert sorted(names(node_data.test_images(cfg, place(cfg, index), "scan"))) == sorted(own[0] + own[1])
-    assert node_data.num_test(cfg, place(cfg, 0)) == len(own[0]) + len(own[1])
-
-
 def test_validation_images_are_not_trained_on() -> None:
     cfg = config("allocation.validation_fraction=0.1")
     own: Own = own_images(cfg, place(cfg, 0))

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 from refusals import refused
 from support import InlineRun
@@ -19,8 +18,8 @@ from fedshift.run import checking
 from fedshift.site.deploy import exporting
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
-from fedshift_app.node import copies, setup
 from fedshift_app.node import data as node_data
+from fedshift_app.node import setup
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_datasets import catalog
 
@@ -114,16 +113,6 @@ def test_exported_nodes_say_what_their_integers_are(mixed: Path, tmp_path: Path)
         node_data.own_images(config, where)
 
 
-def test_a_run_folder_remembers_that_nobody_stated_the_classes(mixed: Path, tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        (mixed / f"s2_{split}.npz").unlink()
-    config = config_of(mixed)
-    again = tmp_path / "config.yaml"
-    again.write_text(yaml.safe_dump({"resolved": config.model_dump(mode="json")}))
-    assert not resolve({"experiment": str(again)}).dataset.classes_stated
-    assert resolve({"experiment": str(again), "set": STATED}).dataset.classes_stated
-
-
 # --- names ----------------------------------------------------------------------------------------------
 
 
@@ -173,15 +162,6 @@ def test_prepare_and_the_log_of_a_run_count_exact_copies(
     out = capsys.readouterr().out
     content = json.loads(out[out.index("{\n") :])["exact_copies"]
     assert content["two_labels"] == 1 and content["tests_in_training"] > 0
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("", 1), ("allocation.held_out=[s2]", 1), ("allocation.held_out=[s1]", 0)],
-)
-def test_what_a_run_trains_on_decides(copied: Path, text: str, number: int) -> None:
-    """The training image of s1 is one of the test images of s2; held out, s1 is not trained on."""
-    assert len(copies.of_run(config_of(copied, STATED, "allocation.counts=any", text), 2)) == number
 
 
 def test_a_file_of_two_sites_stops_a_run_before_it_starts(mixed: Path) -> None:

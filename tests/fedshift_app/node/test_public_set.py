@@ -230,12 +230,6 @@ def test_a_newcomer_has_the_runs_copy_whatever_comes_later(caplog: pytest.LogCap
     assert caplog.text.count("another public set than most nodes") == 1
 
 
-@pytest.mark.parametrize(("copies", "named"), [("ab", "1 with 9 images"), ("bbaac", "2 with 9 images")])
-def test_where_two_copies_are_as_frequent_none_is_taken(copies: str, named: str) -> None:
-    with refused(FederationError, named):
-        gathered(Copies(*copies))
-
-
 def test_a_tie_waits_for_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = Copies("b", "a")
     monkeypatch.setattr(

@@ -1,9 +1,7 @@
 """``keep=best-validation``, ``evaluate.patience``, and runs that are made longer when they are resumed."""
 
 import contextlib
-import inspect
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,20 +11,18 @@ import pytest
 from flwr.app import MessageType
 from killing import KillAt, only, outcome, resume, start
 from refusals import refused
-from support import ROOT, ListeningGrid, node
+from support import ListeningGrid, node
 
 from fedshift.lab.pages.report import record_sections
 from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.results import loading
 from fedshift.run import reading
 from fedshift.run.engine import inline
-from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import checkpoints, model_selection, resuming, status
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT, VALIDATION_LOSS_SUM
-from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.context import RoundResult
 
 VALIDATED = "allocation.validation_fraction=0.3"
@@ -264,15 +260,3 @@ def test_a_run_that_ended_early_says_so_and_is_not_made_longer(
     assert "round 2 of 4" in why and "evaluate.patience=1" in why
     assert why in compare([run.folder]).json() and f"{why}\n" in capsys.readouterr().out
     assert f"S{why[1:]}." in record_sections.sections(reading.read(run.folder))[0].notes
-
-
-def test_methods_that_read_the_number_of_rounds_say_so() -> None:
-    for method in registry.listed():
-        strategy = method.strategy_class()
-        source = inspect.getsource(inspect.getmodule(strategy))  # type: ignore[arg-type]
-        if strategy is not DomainStrategy and re.search(r"self\.federation\.rounds|fed\.rounds", source):
-            assert strategy.uses_rounds.__func__ is not DomainStrategy.uses_rounds.__func__, method.name
-    reading_them = [p.name for p in (ROOT / "clients").rglob("*.py") if "setup.rounds" in p.read_text()]
-    assert sorted(reading_them) == [
-        "dp_sgd.py", "fedthe.py", "scaffold.py", "trainer.py",  # the schedule of the learning rate; a target epsilon
-    ]  # fmt: skip

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 from flwr.app import MessageType
 from killing import KEEPING, SHORT, STAGES, KillAt, only, outcome, resume, start
@@ -21,9 +20,8 @@ from support import Command, ListeningGrid, Run, listening
 from fedshift.run.engine import inline
 from fedshift_app.run import disk_space, status
 from fedshift_core import atomic_io
-from fedshift_core.disk_use import LARGE, RESERVE, bytes_in
+from fedshift_core.disk_use import bytes_in
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
-from fedshift_datasets.io import kept
 
 FLAT = {"method": KEEPING, "rounds": 3, "set": SHORT}
 ARGUMENTS = ["handwritten", f"method={KEEPING}", "rounds=3", *SHORT.split(), "engine=inline", "nodes=4", "report=false"]
@@ -205,21 +203,6 @@ def test_too_little_room_is_refused_before_there_is_a_folder(
     code, _, line = fedshift("run", *ARGUMENTS, f"output-dir={tmp_path / 'runs'}")
     assert code == 1 and "output-dir: 70 kB are free" in line
     assert not (tmp_path / "runs").exists()
-
-
-def test_large_files_leave_the_last_of_a_disk_to_logs_and_databases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, left = tmp_path / "weights", RESERVE + LARGE
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=left))
-    atomic_io.write_durably(file, bytes(LARGE))
-    left -= 1
-    with pytest.raises(atomic_io.DiskError, match="weights: No space left on device: the last 256 MiB stay free"):
-        atomic_io.write_durably(file, b"1" * LARGE)
-    assert file.read_bytes() == bytes(LARGE)
-    atomic_io.write_durably(file, b"1" * (LARGE - 1))  # as a ledger or the owner's switch
-    with kept.building(tmp_path / "images") as new, pytest.raises(OSError, match="256 MiB"):
-        kept.mapped(new, (LARGE,), np.zeros(1, np.int64)).__enter__()
 
 
 # --- a clock that jumps, and kills next to the checkpoint ----------------------------------------------------------

@@ -194,13 +194,3 @@ def test_images_that_changed_are_noticed_though_their_labels_did_not(
     for name in names:
         change(data, name)  # once more: as they were
     assert Run(runner.run_inline({"resume": str(folder)}, 2)).results["rounds"] == 3
-
-
-def test_the_command_looks_at_images_before_anything_starts(
-    data: Path, on_digits: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, fedshift: Command
-) -> None:
-    folder = on_digits("weights-00002")
-    change(data, "mnist_train")
-    monkeypatch.setattr(runner, "run_simulation", lambda *given: pytest.fail("it started"))
-    ended = fedshift("run", f"resume={folder}")
-    assert ended.code == 1 and "mnist train" in ended.err

@@ -351,12 +351,6 @@ def test_what_cannot_change_within_a_run(key: str, value: Any, interrupted: Path
     check_refused(interrupted, f"{key} is ", **{"allow-changed": True})
 
 
-def test_the_same_experiment_in_words_and_other_timeouts_are_accepted(interrupted: Path) -> None:
-    same = {"experiment": "handwritten", "method": "fedprox", "rounds": ROUNDS, "output-dir": "elsewhere"}
-    settings = f"{SHORT} federation.round_timeout=5 federation.node_timeout=7"
-    assert resume(interrupted, **same, set=settings, profile=True).results["resumed_after"] == [1]
-
-
 @pytest.mark.parametrize(
     ("file", "change", "named"),
     [

@@ -18,7 +18,7 @@ from run_folders import STATUS
 from support import ROOT, Command, InlineRun, listening, node
 
 from fedshift.run.engine import inline
-from fedshift.run.launch import runner, site_status, watching
+from fedshift.run.launch import runner, watching
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import exit_codes, status
 from fedshift_app.run.files import LOCK_FILE
@@ -194,14 +194,6 @@ def test_a_site_is_asked_by_flowers_own_commands(
     assert output == {"site": "clinic", "supernodes": NODES["nodes"], "runs": RUNS["runs"]}
     assert watching.show([], as_json=False, watch=False, site="clinic") == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
-
-
-@pytest.mark.parametrize("text", ['{"success": false, "error-message": "no\\nconnection"}', "Usage"])
-def test_an_error_of_flwr_is_reported_in_a_line(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    answer(monkeypatch, text)
-    with refused(FederationError, "clinic") as caught:
-        site_status.read("clinic")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_and_a_site_are_two_questions() -> None:

@@ -3,7 +3,6 @@
 import json
 import math
 import socket
-import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -77,44 +76,6 @@ def test_mlflows_store_shows_each_round_once_also_of_a_resumed_run(
     assert run.data.metrics["accuracy/Straße 5_"] == 48.0
     assert (run.data.metrics["loss/loss"], run.data.metrics["loss/loss.ce"]) == (0.5, 0.25)  # no file is a folder
     assert "loss/bad" not in run.data.metrics
-
-
-def records(file: Path) -> list[Any]:
-    """Return what a small file of W&B holds: 7 bytes that name its format, then checksum, length, kind and message."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    outcome, data = [], file.read_bytes()[7:]
-    while data:
-        _, length, kind = struct.unpack("<IHB", data[:7])
-        assert kind == 1  # a whole one: the file is smaller than a block
-        outcome.append(Record.FromString(data[7 : 7 + length]))
-        data = data[7 + length :]
-    return outcome
-
-
-def test_wandb_writes_into_the_run_folder_offline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Read back as its own messages: configuration and rounds; a resumed run's file is the only one."""
-    pytest.importorskip("wandb")
-    first = begin("wandb", tmp_path / "run", [])
-    first.send(result(1, 40.0))
-    first.send(None)
-    again = begin("wandb", tmp_path / "run", [result(1, 40.0)])
-    again.send(result(2, 50.0))
-    again.send(None)
-    assert caplog.records == []
-    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-run1.wandb")
-    held = records(file)
-    (begun,) = [one.run for one in held if one.HasField("run")]
-    config = {item.key: json.loads(item.value_json) for item in begun.config.update}
-    assert (config["train.lr"], begun.display_name, begun.project) == (0.1, "run", "fedshift")
-    lines = [
-        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in one.history.item}
-        for one in held
-        if one.HasField("history")
-    ]
-    assert [(line["_step"], line["accuracy/scan"], line["loss/loss/ce"]) for line in lines] == [
-        (1, 40.0, 0.25), (2, 50.0, 0.25)
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("mode", "resume"), [("", None), ("online", "allow")])

@@ -1,6 +1,5 @@
 """A node weighs by at most so many times the median of the nodes' images."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from fedshift_app.flower.internals import identify_process
 from fedshift_strategies.contributions import Declaration
 from fedshift_strategies.features.base import Scoring
 from fedshift_strategies.features.catalog import Around
-from fedshift_strategies.federation.announced import Medians, most_images, weighed
+from fedshift_strategies.federation.announced import Medians, weighed
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.evaluation import Evaluation
 from fedshift_strategies.federation.nodes import Node
@@ -35,13 +34,6 @@ def node(index: int, *counts: int) -> Node:
 
 def update(of: Node, **knowledge: Any) -> Update:
     return Update(of, ArrayRecord(), knowledge, of.num_examples, {}, 1.5)
-
-
-def test_the_median_of_the_nodes_decides() -> None:
-    nodes = [node(0, 10), node(1, 20), node(2, 10**9)]
-    assert most_images(nodes, 100) == 2000
-    assert most_images([], 100) == math.inf
-    assert most_images(nodes[:1], 1) == 10
 
 
 def test_images_counts_and_rows_are_scaled_down_alike() -> None:

@@ -72,20 +72,6 @@ def order(roster: Roster) -> list[tuple[int, str, int]]:
     return [(node.index, node.domain, node.node_id) for node in roster.nodes]
 
 
-def test_nodes_tell_what_trains_fastest_on_their_machines() -> None:
-    roster = gathered(FakeGrid(n7=("scan", 2, {"fastest": 1}), n9=("street", 0, {"fastest": 0}), n3=("texture", 1)))
-    assert roster.fastest == {7: "float32/nchw", 9: "float32/channels_last"}
-
-
-def test_each_node_is_asked_once_and_newcomers_come_last() -> None:
-    grid = FakeGrid(n5=("street", -1), n6=("texture", -1))
-    roster = gathered(grid)
-    grid.nodes[1] = ("scan", -1)
-    for _ in range(3):
-        assert online(roster, grid) == [(0, 6), (1, 5), (2, 1)]
-    assert grid.questions == 3
-
-
 def test_a_node_that_returns_before_flower_misses_it_takes_its_place_and_the_old_id_is_not_asked_again() -> None:
     grid = two()
     roster = gathered(grid)
@@ -106,19 +92,6 @@ def test_without_partition_ids_a_node_that_returns_waits_for_its_place_and_takes
     del grid.nodes[50]
     grid.nodes[51] = ("scan", -1)
     assert online(roster, grid) == [(0, 51), (1, 6), (2, 7)]
-
-
-def test_a_run_that_goes_on_expects_the_nodes_of_before() -> None:
-    grid = two()
-    before = gathered(grid).nodes
-    del grid.nodes[6]
-    roster = gathered(grid)
-    roster.expect(before)
-    assert online(roster, grid) == [(0, 5)]
-    assert [str(n) for n in roster.nodes] == ["node 0 (scan)", "node 1 (texture)"]
-    assert roster.why_absent(roster.nodes[1]) == "it is not connected"
-    grid.nodes[60] = ("texture", 1)
-    assert online(roster, grid) == [(0, 5), (1, 60)]
 
 
 def test_another_node_that_asks_for_a_taken_place_waits_and_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:

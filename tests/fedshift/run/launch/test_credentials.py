@@ -227,15 +227,6 @@ def test_a_key_of_another_user(made: Credentials, monkeypatch: pytest.MonkeyPatc
         made.superlink_options()
 
 
-@pytest.mark.parametrize(("days", "warns"), [(29, True), (31, False)])
-def test_a_certificate_that_expires_soon_is_reported(
-    made: Credentials, days: int, warns: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    dated(made.certificate, made.ca_key, -1, days)
-    assert made.superlink_options()
-    assert [f"{made.certificate} expires in 28 days" in line for line in caplog.messages] == [True] * warns
-
-
 # --- the commands -------------------------------------------------------------------------------------------
 
 

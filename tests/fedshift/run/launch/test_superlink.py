@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from fedshift.run.launch import connections, local_superlink, processes, superlink
 from fedshift_app.flower import internals
-from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FedShiftError
 
 REMOTE, LOCAL = ("192.0.2.7", 40000), ("127.0.0.1", 40000)
@@ -87,14 +86,6 @@ def test_a_flower_without_a_place_for_the_guard_is_refused(monkeypatch: pytest.M
     monkeypatch.setattr(flower, "_get_middleware", lambda: [])
     with pytest.raises(FedShiftError, match="open to the network"):
         internals.guard_superlink(superlink.OnlyFleet)
-
-
-def test_the_commands_name_is_not_handed_to_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(internals, "run_superlink", lambda options, guard: None)
-    for command, left in (("fedshift superlink --credentials x", None), ("fedshift deploy-demo",) * 2):
-        monkeypatch.setenv(COMMAND, command)
-        superlink.serve(["--port", "1"])
-        assert os.environ.get(COMMAND) == left
 
 
 # --- the SuperLink of one run ---------------------------------------------------------------------------------

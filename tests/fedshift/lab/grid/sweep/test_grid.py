@@ -1,7 +1,5 @@
 """The grid of a sweep: values, rows, names of runs, and how long what is left takes."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,18 +90,6 @@ def test_what_may_differ_on_resume_is_not_part_of_the_identity(key: str) -> None
     config = resolve({"set": f"{key}={value.get(key, '9.0')}"})
     assert config != resolve({})
     assert grid.identity(config, 8) == grid.identity(resolve({}), 8) != grid.identity(config, 4)
-
-
-def test_a_run_that_fetched_its_weights_is_the_one_that_was_asked_for() -> None:
-    """Its folder holds their SHA-256, the grid has none: it was done again and again, and counted as failed."""
-    config = resolve({"set": "model.name=torchvision:resnet18 model.download=true"})
-
-    def identity(**of_model: Any) -> str:
-        return grid.identity(config.model_copy(update={"model": config.model.model_copy(update=of_model)}), 8)
-
-    assert identity(weights_sha256="a" * 64) == identity() != grid.identity(resolve({}), 8)
-    # Of a file of the user's own it counts.
-    assert identity(weights_sha256="a" * 64, download=False) != identity(weights_sha256="b" * 64, download=False)
 
 
 # --- the time left --------------------------------------------------------------------------------------------

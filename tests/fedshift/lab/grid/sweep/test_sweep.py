@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ import psutil
 import pytest
 from played_runs import Compared, Played
 from refusals import refused
-from support import until
 
 from fedshift.lab.grid.sweep import children, grid, progress, sweeping
 from fedshift.lab.grid.sweep.grid import Point
@@ -202,33 +199,6 @@ def test_what_a_killed_sweep_left_running_is_ended_first(played: Played, capsys:
     played.sweep("seed=0")
     assert orphan.wait(5) in (-signal.SIGTERM, 0)  # 0: somebody else has asked before
     assert "1 process of a sweep that was killed was still running here and was ended" in capsys.readouterr().out
-
-
-#: A sweep that starts what it is given, and is killed.
-SWEEP = """
-import pathlib, sys, time
-from fedshift.lab.grid.sweep import children
-with children.guarded(str):
-    child = children.start(["sleep", "60"], [], pathlib.Path(sys.argv[1]), sweep=sys.argv[2], key="a", alone=True)
-    print(child.process.pid, flush=True)
-    time.sleep(60)
-"""
-
-
-def test_the_watchdog_of_a_killed_sweep_leaves_the_runs_of_the_next_one(tmp_path: Path) -> None:
-    log, sweep = tmp_path / "log", f"sweep-{os.getpid()}"
-    command, env = [sys.executable, "-c", SWEEP, log, sweep], os.environ | {"PYTHONPATH": str(runner.APP)}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as killed:
-        left = int(killed.stdout.readline())
-        next_one = children.start(["sleep", "60"], [], log, sweep=sweep, key="a", alone=True)  # the same marks
-        killed.kill()
-    try:
-        assert until(lambda: not psutil.pid_exists(left), 120)
-        time.sleep(1)
-        assert next_one.process.poll() is None
-    finally:
-        next_one.process.kill()
-        next_one.process.wait()
 
 
 # --- what cannot run --------------------------------------------------------------------------------------------

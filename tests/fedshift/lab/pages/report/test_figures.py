@@ -1,25 +1,15 @@
 """Figures of reports: what they leave out, mark and cut, and how they look on light and dark pages."""
 
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
-from support import Run
 
-from fedshift.lab.pages.report import curves, record_sections
-from fedshift.run import reading
+from fedshift.lab.pages.report import curves
 from fedshift.run.html import drawing
 from fedshift.run.html.naming import name_points
-
-
-def test_the_table_names_scored_rounds_that_are_not_the_last_ones(finished: Run) -> None:
-    record = reading.read(finished.folder)
-    accuracy = record_sections.sections(replace(record, results=record.results | {"averaged_over": [1, 3]}))[0]
-    assert accuracy.tables[0].heads[1] == "last 2 scored rounds"
-    assert "Last 2 scored rounds: 1, 3." in accuracy.notes
 
 
 def test_many_domains_are_readable() -> None:
@@ -34,19 +24,6 @@ def test_many_domains_are_readable() -> None:
     assert len(looks) == 25
     assert [line.get_label() for line in most.axes[0].lines] == [names[3], names[5], "AVG"]
     assert len({(drawing.domain_colour(i), drawing.domain_marker(i)) for i in range(64)}) == 64
-
-
-def test_colours_are_the_themes_and_names_are_no_part_of_a_drawing() -> None:
-    name = 'id="zz" href="#a" #0072b2'
-    with drawing.style():
-        figure, (axes,) = drawing.canvas(1.0)
-        axes.set_title(name)
-        axes.plot([1, 2], [1, 2], color=drawing.domain_colour(3), marker=drawing.domain_marker(3))
-        axes.plot([1, 2], [1, 2], color=drawing.class_colour(3, 10))
-        svg = drawing.Plot(figure, "x", "a <title> & more", "").svg
-    assert all(text in svg for text in ("var(--d3)", "var(--k3)", "currentColor", "var(--grid)", f">{name}<"))
-    assert "a &lt;title&gt; &amp; more" in svg
-    assert "#000000" not in svg and not [colour for colour in drawing.THEME.values() if f'"{colour}' in svg]
 
 
 # --- names next to points -----------------------------------------------------------------------------------

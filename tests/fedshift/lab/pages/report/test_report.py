@@ -16,9 +16,7 @@ from typer.testing import CliRunner
 from fedshift import cli
 from fedshift.lab.pages.report import by_class, predictions
 from fedshift.run import reading
-from fedshift.site.deploy import exporting
 from fedshift_app.config import registry
-from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.rounds import last_rounds
 
@@ -42,10 +40,6 @@ def check_results(page: Any, results: dict[str, Any]) -> None:
 
 def confusions(page: Any) -> list[str]:
     return [label.split()[3].rstrip(":") for label in page.plots("Confusion")]
-
-
-def accuracies(page: Any) -> dict[str, float]:
-    return {domain: result["accuracy"] for domain, result in page.numbers["domains"].items()}
 
 
 # --- the one that is drawn --------------------------------------------------------------------------------
@@ -223,22 +217,6 @@ def test_a_file_that_is_cut_off_is_told_in_a_sentence(name: str, cut: str, copie
 
 
 # --- where the images are --------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("undrawn_figures")
-def test_a_deployment_whose_images_are_at_hand(copied: Run, tmp_path: Path, report: Report, change: Any) -> None:
-    change.config(copied.folder, engine="deployment")
-    images = tmp_path / "images"
-    images.mkdir()
-    for folder in exporting.export(resolve({}), 4, tmp_path / "nodes"):
-        for path in folder.path.iterdir():
-            path.rename(images / path.name)
-    (images / "street_test.npz").unlink()
-    page = report(copied.folder, f"data-dir={images}")
-    final = copied.results["final"]
-    assert accuracies(page) == {domain: value for domain, value in final.items() if domain != "street"}
-    assert "street is not shown" in page.text
 
 
 @pytest.mark.usefixtures("undrawn_figures")

@@ -107,20 +107,6 @@ def test_a_kept_round_is_in_the_command_and_models_scored_again_have_none_that_t
 # --- Which runs stand in one table ---
 
 
-def test_a_command_names_runs_where_their_folder_holds_those_of_other_tables(run: MakeRun) -> None:
-    for method in ("fedavg", "fedprox"):
-        alone = run(method, under="alone").parent
-    run("i2pfl", under="mixed")
-    mixed = run("fedavg", given="rounds=7", under="mixed").parent
-    tables = tables_of(mixed.parent)
-    assert {len(table["rows"]) for table in tables} == {3, 1}
-    for table in tables:
-        words = shlex.split(table["command"])
-        assert (str(alone) in words, str(mixed) in words) == (len(table["rows"]) == 3, False)
-        done = CliRunner().invoke(cli.app, [*words[1:], "--json"])
-        assert {row["row"] for row in json.loads(done.stdout)["rows"]} == {row["row"] for row in table["rows"]}
-
-
 def test_a_seed_that_comes_twice_stands_apart_by_arithmetic_then_by_folder_or_is_left_out(run: MakeRun) -> None:
     def recorded(scan: float, arithmetic: str, under: str) -> Path:
         return run("fedavg", 0, scan, recorded={"arithmetic": arithmetic}, under=under).parent.parent

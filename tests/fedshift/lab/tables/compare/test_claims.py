@@ -157,18 +157,6 @@ def test_what_does_not_compare_says_why(pair: Make, make: Make, tmp_path: Path) 
     }  # fmt: skip
 
 
-def test_of_several_rows_the_one_with_the_fewest_other_values_is_taken(make: Make, pair: Make) -> None:
-    for seed in range(3):
-        make("fedavg", seed, 50 + seed)
-        make("f2dc", seed, 54 + seed, "method.tau=0.1")
-        place = make("f2dc", seed, 40 + seed, "method.sigma=5 method.tau=0.1")
-    claim = one(claims([place]))
-    assert claim.verdict == OTHER_SIZE and claim.differ == 1  # tau; with sigma=5 two
-    pair("allocation.counts.photo=3 allocation.counts.cartoon=1", folder="two")
-    rows = of_table(claims([pair(folder="two")]), "F2DC")  # two allocations are two rows
-    assert sorted((claim.differ, len(claim.our_gain.seeds)) for claim in rows) == [(0, 3), (1, 3)]
-
-
 def test_leave_one_out_takes_each_domain_from_the_run_that_left_it_out(make: Make) -> None:
     counts = {"photo": 2, "art_painting": 3, "cartoon": 2, "sketch": 3}
     for i, out in enumerate(PACS):

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from fedshift import cli
 from fedshift.lab.tables.compare import Comparison, compare
-from fedshift.lab.tables.compare.paper_names import column, data_set, escaped, method, row_latex, row_text, text_of
+from fedshift.lab.tables.compare.paper_names import column, data_set, escaped, method, text_of
 from fedshift.lab.tables.results.statistics import Paired, Spread, corrected
 from fedshift_app.config import registry
 from fedshift_core.errors import ConfigError
@@ -105,15 +105,6 @@ def test_holm_is_the_closed_test_of_bonferroni(values: list[float | None]) -> No
     assert result.pop() is None
     assert [row.p_holm for row in result if row is not None and row.p is not None] == pytest.approx(expected)
     assert [row and row.p for row in result] == values
-
-
-def test_a_label_says_parameters_tuning_and_approximation(make_run: MakeRun) -> None:
-    runs = [make_run("i2pfl", s, 60 + s, 40, given=f"method.tau={tau}") for s in range(2) for tau in ("0.07", "0.02")]
-    rows = compare([*runs, make_run("fedmlp", 0, 50, 40), make_run("f2dc-code", 0, 50, 40)]).numbers.rows
-    assert [row_latex(row) for row in rows] == [
-        "F$^2$DC (released code)", "I$^2$PFL (tau=0.02)", "I$^2$PFL (tau=0.07)", "FedMLP (approximation)",
-    ]  # fmt: skip
-    assert [row_text(row) for row in rows][1] == "I²PFL (tau=0.02)"
 
 
 def test_names_are_printed_as_papers_have_them() -> None:

@@ -103,13 +103,3 @@ def test_results_that_contradict_the_rounds_are_said(changed: dict[str, Any], sa
     part = [*lines(10.0, 20.0), {"round": 3, "accuracy": {"scan": 90.0}, "evaluated_share": 0.5}]
     of_two = {"rounds": 3, "domains": {"scan": 15.0, "street": 10.0}, "final": {"scan": 20.0, "street": 10.0}}
     assert contradictions(of_two, part) == ""
-
-
-def test_a_contradiction_stands_in_each_form_and_in_the_kept_file(run: MakeRun, tmp_path: Path) -> None:
-    folder = run("fedavg", best_test={"round": 1, "domains": {"scan": 50.0, "street": 40.0}})
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines(1.0, 2.0)))
-    said = f"{folder.name}: results.json contradicts metrics.jsonl: domains scan is 50.00 and 1.50"
-    for paths in ([folder], keep([folder], tmp_path / "kept")):
-        table = compare(paths)
-        assert any(one.startswith(said) for one in table.numbers.warnings)
-        assert all("results.json contradicts metrics.jsonl" in text for text in (table.csv(), table.json()))

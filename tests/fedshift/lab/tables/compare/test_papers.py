@@ -130,23 +130,6 @@ def test_what_a_row_stands_for_in_the_papers_own_experiment_differs_in_what_is_p
             assert all((one.paper, one.why) == (shown(printed[one.key]), "") for one in differing)
 
 
-def test_domains_that_are_held_out_are_the_test_whether_or_not_the_shift_states_it() -> None:
-    table = printed_module.get("i2pfl.tableiiidigits")
-    config = resolved("i2pfl-out-digits", {"method.name": "i2pfl"})
-    column_map = table.column_map(config)
-    standing = table.standing(config)
-    assert standing is not None and config["shift.name"] == "domain"
-
-    def keys(**changed: object) -> list[str]:
-        values = {key.replace("__", "."): value for key, value in changed.items()}
-        return [value.key for value in altered([config | values], table, column_map, standing)]
-
-    assert keys() == []
-    assert keys(shift__name="none") == []
-    assert "shift.name" in keys(shift__name="none", allocation__held_out=[])
-    assert "shift.name" in keys(shift__name="corruption")
-
-
 def test_no_row_that_names_a_method_of_ours_stands_for_nothing() -> None:
     lacking = [
         (table.id, row.method)

@@ -22,9 +22,6 @@ from fedshift_core.errors import ConfigError
 RUNS = ROOT / "docs" / "results" / "digits-heterogeneous"  # fedseproto, fedproto, local; three seeds
 
 
-SMALL = "digits-small-cnn"
-
-
 def cost(
     method: str, megabytes: float, seconds: float, gflops: float, experiment: str = "digits-small-heterogeneous", *,
     given: str = "", **more: Any,
@@ -100,20 +97,6 @@ def test_costs_that_cannot_be_read_or_are_of_another_experiment_are_refused(
         (tmp_path / "costs.json").write_text(content)
     with refused(ConfigError, "--costs ", named):
         compare([RUNS], costs=tmp_path / "costs.json")
-
-
-def test_a_row_with_parameters_has_not_the_costs_of_its_method(tmp_path: Path) -> None:
-    """FedProto with shared weights sends a hundred times as much."""
-    runs = ROOT / "docs" / "results" / "digits-cnn"
-    one_kind = [file for file in runs.glob("*fedproto*") if '"share_weights": true' in file.read_text()]
-
-    def rows(runs: list[Path], *methods: str, given: str = "") -> set[str]:
-        measured = [cost(method, 1, 1, 1, SMALL, given=given) for method in methods]
-        return {*shown_costs(compare(runs, costs=written(tmp_path, *measured, experiment=SMALL)).numbers)[BYTES]}
-
-    assert rows([runs], "fedproto", "fedavg") == {"fedavg", "fedproto share_weights=false"}
-    assert len(one_kind) == 3 and rows(one_kind, "fedproto") == set()  # its row is named by the method alone
-    assert rows([runs], "fedproto", given="method.share_weights=true") == {"fedproto share_weights=true"}
 
 
 def shown_costs(numbers: Numbers) -> dict[str, dict[str, float]]:

@@ -168,19 +168,6 @@ def test_a_setting_that_a_method_asks_for_hides_neither_another_value_nor_other_
         compare([fedavg, run("fedicon", given="rounds=50", **rounds)])
 
 
-def test_of_many_parameters_a_row_names_those_that_are_not_as_the_experiment_has_them(
-    run: MakeRun, of_mine: MakeRun
-) -> None:
-    ways = ["", "method.tau=0.02", "method.lambda1=1", "method.lambda2=0.5", "method.tau=0.02 method.lambda1=1"]
-    runs = [run("i2pfl", given=way) for way in ways]
-    assert labels(runs) == [
-        "i2pfl", "i2pfl tau=0.02 lambda1=1.0", "i2pfl tau=0.02", "i2pfl lambda1=1.0", "i2pfl lambda2=0.5"
-    ]  # fmt: skip
-    assert notes(runs, "does not name") == ["i2pfl, where a row does not name it: tau=0.07, lambda1=10.0, lambda2=1.0"]
-    runs = [of_mine("i2pfl", given=way) for way in ways]
-    assert "i2pfl tau=0.07 lambda1=10.0 lambda2=1.0" in labels(runs) and not notes(runs, "does not name")
-
-
 def test_what_a_method_asks_in_an_experiment_of_ones_own_is_reported_by_the_run(of_mine: MakeRun) -> None:
     """Nothing but the run knows it: ``asked`` of its config.yaml."""
     plain = of_mine("fedavg")

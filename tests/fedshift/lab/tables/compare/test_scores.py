@@ -115,19 +115,6 @@ def test_a_title_says_which_rounds_are_averaged_where_they_are_not_the_last_ones
 # --- what is read, and what differs of it ---------------------------------------------------------------------
 
 
-def test_another_state_of_the_source_that_changes_no_weight_is_reported_without_a_warning(run: MakeRun) -> None:
-    old, new = {"git": "abc"}, {"git": "def"}
-    runs = [
-        run("fedavg", recorded=old, weights_sha256="same"), run("i2pfl", recorded=old), run("fpl", recorded=new),
-    ]  # fmt: skip
-    again = [*runs, run("fedavg", recorded=new, weights_sha256="same")]
-    assert notes(again, "not the same git, but fedavg seed 0 ran with each and ended with the same weights")
-    assert not numbers(again).warnings
-    assert [warning.partition(":")[0] for warning in numbers(runs).warnings] == ["not the same git"]
-    with refused(ConfigError, "seed 0 comes twice"):
-        compare([*runs, run("fedavg", 0, 51, recorded=new, weights_sha256="other")])
-
-
 def test_warnings_name_what_differs_and_equal_weights(run: MakeRun) -> None:
     runs = [
         run("fedavg", name="a", weights_sha256="same"),

@@ -63,18 +63,6 @@ def test_each_domain_comes_from_the_run_whose_nodes_did_not_hold_it(keep: Keep) 
     assert "of domains that no node held" in numbers.title and not numbers.warnings
 
 
-def test_without_the_flag_they_are_groups_and_the_flag_is_named(keep: Keep) -> None:
-    runs = in_turn(keep, "fedavg", {0: 0})
-    other = keep("fedavg", "[scan]", given="train.lr=0.5")  # a learning rate is no domain
-    for paths, named in ((runs, True), ([*runs, other], False)):
-        numbers = compare(paths, allow_different=True).numbers
-        assert len({row.group for row in numbers.rows}) == len(paths)
-        assert any("--unseen" in note for note in numbers.notes) is named
-        with pytest.raises(ConfigError) as caught:
-            compare(paths)
-        assert ("--unseen" in str(caught.value)) is named
-
-
 def test_a_domain_that_a_seed_lacks_is_missing_and_no_average_is_taken(keep: Keep) -> None:
     runs = [*in_turn(keep, "fedavg", {0: 0}), keep("fedavg", "[scan]", seed=1), keep("fedavg", "[street]", seed=1)]
     numbers = unseen(runs)
