@@ -10,7 +10,7 @@ from support import on_images
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.run.catalog import completion, keys, methods
+from fedshift.run.catalog import completion, methods
 from fedshift_app.config import dotted_keys, files, registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
@@ -57,13 +57,6 @@ def test_values_of_papers_are_those_of_their_experiments() -> None:
     page = shown("methods", "fedcode")
     assert "alpha is 100 for PACS" in page  # what conf/methods says of where its values are from
     assert "fedshift_strategies.methods.fedcode:FedCodeStrategy" in page and "style encoder, head" in page
-
-
-def test_each_key_is_described_in_a_sentence() -> None:
-    values = [key for group in keys.groups().values() for key in group]
-    assert all(re.fullmatch(r"[A-Z].*\.", key.description) for key in values)
-    assert all(key.kind != "anything" for key in values)
-    assert set(dotted_keys.known()) <= {key.key for key in values}
 
 
 @pytest.mark.parametrize(
@@ -124,3 +117,16 @@ def test_a_key_that_several_methods_have_stands_under_each() -> None:
         assert row[:3] == ["method.tau", "number", default]
     lines = shown("keys", "adapt.epochs").splitlines()
     assert [line for line in lines if "=" in line] == [f"adapt.name={name}" for name in ("finetune", "fedicon")]
+
+
+def test_one_experiment_and_one_data_set(tmp_path: Path) -> None:
+    result = shown("experiments", "f2dc-pacs")
+    assert "10: photo 2, art_painting 3, cartoon 2, sketch 3" in result
+    assert "f2dc.Table 1b: fedshift compare RUNS --paper 'f2dc.Table 1b'" in result
+    assert "fedcode: alpha=100.0" in result and "100 rounds of 10 local epochs" in result
+    own = tmp_path / "mine.yaml"
+    own.write_text((files.CONF / "experiments" / "handwritten.yaml").read_text())
+    assert shown("experiments", str(own)).startswith("mine")
+    result = shown("datasets", "pacs")
+    assert "photo, art_painting, cartoon, sketch" in result and "7: dog" in result and "f2dc-pacs" in result
+    assert "those of data-dir" in shown("datasets", "folders")

@@ -73,3 +73,23 @@ def taken(example: str) -> None:
 
 #: Keys of commands that are no keys of a run.
 OWN = ("images", "node", "nodes", "sums", "key", "sign")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("run handwritten --rounds 3", "use rounds=3"), ("run handwritten --rounds=3", "use rounds=3"),
+        ("run --lr 0.1", "use train.lr=0.1"), ("run --train.lr 0.1", "use train.lr=0.1"),
+        ("run --engine", "use engine=VALUE"), ("rescore RUN --bn own", "use evaluate.bn=own"),  # not model.bn
+        ("costs fedavg --nodes 4", "use nodes=4"), ("report RUN --data-dir there", "use data-dir=there"),
+        ("init mine --seed 3", "use dataset.seed=3"), ("preview x --skip-broken true", "use dataset.skip_broken=true"),
+        # Keys that the command does not take: the advice would be refused.
+        ("run --nonsense 3", ""), ("compare runs --seed 0", ""), ("rescore RUN --lr 1", ""),
+        ("costs fedavg --engine inline", ""), ("deploy-demo --resume RUN", ""), ("policy init --seed 0", ""),
+    ],
+)  # fmt: skip
+def test_an_option_that_is_a_key_of_the_command_is_answered_with_the_key(words: str, answer: str) -> None:
+    ended = CliRunner(env={"COLUMNS": "160", "TERMINAL_WIDTH": "160"}).invoke(cli.app, words.split())
+    assert ended.exit_code == 2
+    assert (f"It is a key: {answer}" if answer else "No such option") in ended.output
+    assert ("It is a key" in ended.output) == bool(answer)

@@ -1,6 +1,7 @@
 """``fedshift doctor``: the machine, what is kept of it, and each of its problems with what to do."""
 
 import json
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,24 @@ def test_a_full_or_foreign_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert f"300 MB are free in {tmp_path} (FEDSHIFT_CACHE): set FEDSHIFT_CACHE" in message_of(diagnostics.folders())
     monkeypatch.setattr(diagnostics.os, "access", lambda path, how: path != tmp_path)
     assert f"{tmp_path} cannot be written to (FEDSHIFT_CACHE)" in message_of(diagnostics.folders())
+
+
+def test_limits_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = SimpleNamespace(total=64 << 20)
+    monkeypatch.setattr(diagnostics, "SHARED", tmp_path)
+    monkeypatch.setattr(diagnostics.shutil, "disk_usage", lambda _: small)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
+    monkeypatch.setattr(diagnostics, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(diagnostics.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(diagnostics.os, "sched_getaffinity", lambda _: set(range(64)))
+    assert "64 cores" not in message_of(diagnostics.limits())  # no quota
+    (tmp_path / "cpu.max").write_text("250000 100000\n")
+    result = message_of(diagnostics.limits())
+    assert "a process may open 256 files: ulimit -n 4096 (at most unlimited)" in result
+    assert f"{tmp_path} has 67 MB, simulations are slow: docker run --shm-size=2g" in result
+    assert "the system shows 64 cores and grants 2.5 to this process: actors=2" in result
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert diagnostics.cores_granted() == 64
 
 
 def test_ports_that_cannot_be_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:

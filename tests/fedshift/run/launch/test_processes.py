@@ -46,14 +46,6 @@ def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
     return starter, mark
 
 
-def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
-    starter, mark = start(tmp_path / "home")
-    starter.kill()
-    starter.wait()
-    assert until(lambda: not marked(mark))
-    assert until(lambda: not (tmp_path / "home").exists())
-
-
 def test_a_process_that_ends_in_order_needs_no_watchdog(tmp_path: Path) -> None:
     starter, mark = start(tmp_path / "home")
     (watchdog,) = (
@@ -146,6 +138,16 @@ def test_a_run_says_how_to_end_the_superlink_that_flower_started_for_it_alone(
     )  # fmt: skip
     output, _ = started.communicate(timeout=120)
     assert json.loads(output) == ([started.pid] if by_flower and alone else [])
+
+
+def test_a_process_that_shows_no_mark_ends_with_its_group(tmp_path: Path) -> None:
+    nested = "import subprocess as s, time; s.Popen(['sleep', '1000'], start_new_session=True); time.sleep(1000)"
+    with processes.group(tmp_path, dict(os.environ)) as made:
+        parent = psutil.Process(made.start("one", ["env", "-u", processes.MARK, sys.executable, "-c", nested]).pid)
+        assert until(lambda: bool(parent.children()))
+        family = {parent, *parent.children()}
+        at_once = made.start("two", ["sleep", "1000"])
+    assert not any(process.is_running() for process in family) and at_once.poll() is not None
 
 
 # --- ports -------------------------------------------------------------------------------------------
