@@ -17,7 +17,6 @@ from kept_photos import PART, SIZE, draw, listed, load, originals, part_of
 from support import ROOT, SmallDisk
 
 from fedshift_datasets.io import cache, kept
-from fedshift_datasets.listing import Listing
 
 
 def parts(cache_home: Path) -> list[Path]:
@@ -54,20 +53,6 @@ def test_a_changed_source_is_decoded_anew_and_the_old_part_is_removed(
     assert decoded == len(images) > 0
     assert np.array_equal(images.x, originals(photos))
     part_of(cache_home)  # one part, not two
-
-
-def test_parts_of_other_splits_stay_until_a_source_changes(photos: Path, cache_home: Path) -> None:
-    """Runs with another ``dataset.seed``, test share, order of classes or broken images left out."""
-    every = np.arange(10)
-    for again in (False, True):
-        some = [listed(photos).select(split) for split in (every, every[1:], every[:-1], every[::2])]
-        some.append(Listing(listed(photos).items, 1 - listed(photos).labels))
-        decoded = [load(photos, images)[1] for images in some]
-        assert decoded == ([0] * 5 if again else [10, 9, 9, 5, 10])
-    assert len(parts(cache_home)) == 5
-    shutil.copy(photos / "cat" / "0.bmp", photos / "cat" / "x.bmp")
-    assert load(photos)[1] == 11
-    assert len(parts(cache_home)) == 1
 
 
 @pytest.mark.parametrize("damage", ["half", "empty", "head", "pixels", "labels", "fingerprint", "foreign", "more"])

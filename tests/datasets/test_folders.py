@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from data_refusals import refuses
-from image_trees import SPLITS, fill, pictures
+from image_trees import SPLITS, fill
 
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source, Split
@@ -85,19 +85,6 @@ def test_what_is_missing_or_unknown_is_reported_in_a_line(root: Path, tmp_path: 
 # --- on a real node ---------------------------------------------------------------------------------
 
 
-def test_a_folder_gives_the_same_split_everywhere(root: Path, tmp_path: Path) -> None:
-    """As one of three sites, as a node's own folder with and without its name, and named by a table."""
-    here = split_of(root, "Aachen", seed=5)
-    (node := tmp_path / "node").mkdir()
-    shutil.copytree(root / "Aachen", node / "Aachen")
-    assert split_of(node, "Aachen", own=True, seed=5) == here
-    assert split_of(root / "Aachen", "Aachen", own=True, seed=5) == here
-    rows = [f"{p.relative_to(node / 'Aachen')},{p.parent.name}" for p in sorted((node / "Aachen").rglob("*.jpg"))]
-    write_table(root / "Aachen" / "labels.csv", rows[::-1], "file,label")
-    assert split_of(root / "Aachen", "Aachen", own=True, seed=5) == here
-    assert split_of(root, "Aachen", seed=6) != here
-
-
 def test_a_node_may_leave_out_the_level_of_the_site_with_splits_too(root: Path) -> None:
     own = source(root / "Bonn")
     assert [len(part) for part in split_of(root / "Bonn", "Bonn", own=True)] == [15, 5]
@@ -167,22 +154,6 @@ def test_a_wrong_row_is_named(root: Path, header: str, row: str, named: str) -> 
 
 
 # --- survey -----------------------------------------------------------------------------------------
-
-
-def test_the_survey_tells_everything_that_is_there(root: Path) -> None:
-    (root / "Aachen" / "benign" / "scan.heic").write_bytes(b"x")
-    (root / "Aachen" / "benign" / "old").mkdir()
-    fill(root / "Aachen", {"rare": 1})
-    (root / "docs").mkdir()
-    survey = folders.survey(Source(root))
-    assert survey.classes == (*CLASSES, "rare")
-    assert [(site.domain, site.layout, len(pictures(site))) for site in survey.sites] == [
-        ("Aachen", "classes", 16),
-        ("Bonn", "splits", 20),
-    ]
-    assert [path.name for path in survey.sites[0].not_taken] == ["scan.heic"]
-    assert ["old" in note or "rare" in note for note in survey.sites[0].notes] == [True, True]
-    assert [path.name for path in survey.others] == ["docs", "notes.txt"]
 
 
 # --- two runs in one process ------------------------------------------------------------------------

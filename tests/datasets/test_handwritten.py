@@ -11,15 +11,14 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from fedshift_core.seeding import generator
 from fedshift_datasets import catalog
-from fedshift_datasets.base import SPLITS, Source, Split, checked
+from fedshift_datasets.base import SPLITS, Source, checked
 from fedshift_datasets.io import files
 from fedshift_datasets.listing import Arrays
 from fedshift_datasets.sets import handwritten_masks
-from fedshift_datasets.sets.handwritten import CLASSES, DOMAINS, draw, find, source_indices
-from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, Drawn, upsample
+from fedshift_datasets.sets.handwritten import DOMAINS, draw, find, source_indices
+from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, upsample
 
 PARTS = [(domain, split) for domain in DOMAINS for split in SPLITS]
-LABELS: NDArray[np.int64] = load_digits().target.astype(np.int64)
 
 
 def ink_of(domain: str, count: int) -> NDArray[np.float32]:
@@ -43,20 +42,6 @@ def test_renderers_leave_their_ink_alone(domain: str, count: int) -> None:
     assert (first.pixels.shape, first.pixels.dtype) == ((count, SIZE, SIZE, 3), np.uint8)
     assert np.array_equal(ink, before)
     assert all(map(np.array_equal, first, RENDERERS[domain](ink, generator(0, "test"))))
-
-
-@pytest.mark.parametrize(("domain", "split"), PARTS)
-def test_load_shows_the_renderer_nothing_but_its_own_digits(
-    domain: str, split: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[NDArray[np.float32]] = []
-    images, own = draw(domain, split, 0), source_indices(0)[domain, split]
-    assert checked(images, classes=len(CLASSES), size=SIZE, where=domain) is images
-    assert np.array_equal(images.y, LABELS[own])
-    monkeypatch.setitem(RENDERERS, domain, lambda ink, rng: [seen.append(ink), Drawn(images.x, ink)][1])
-    draw(domain, split, 0)
-    (ink,) = seen
-    assert np.array_equal(ink, upsample((load_digits().images[own] / 16).astype(np.float32)))
 
 
 @pytest.mark.parametrize("domain", DOMAINS)

@@ -27,26 +27,11 @@ def area_of(sheet: Image.Image, colour: tuple[int, int, int]) -> int:
     return int(np.sum(np.all(np.asarray(sheet) == colour, axis=-1)))
 
 
-def columns_of(sheet: Image.Image, colour: tuple[int, int, int]) -> list[int]:
-    return sorted({int(at) for at in np.nonzero(np.all(np.asarray(sheet) == colour, axis=-1))[1]})
-
-
 def test_long_names_are_cut() -> None:
     short = contact_sheet({"a": flat_set([0])}, ("x",))
     for domain, name in (("a" * 500, "x"), ("a", "a_rather_long_name_of_a_class_that_does_not_fit_anywhere" * 9)):
         long = contact_sheet({domain: flat_set([0])}, (name,))
         assert long.width <= short.width + preview.TEXT_LIMIT and long.height <= short.height + preview.TEXT_LIMIT
-
-
-def test_first_images_of_each_class_are_shown_enlarged() -> None:
-    sets = {"a": flat_set([1, 0, 1, 1]), "b": flat_set([0])}
-    sheet = contact_sheet(sets, ("x", "y"), per_class=2, scale=3)
-    shown = [(20, 0, 200), (20, 2, 200), (0, 1, 200), (20, 3, 200)]
-    assert [area_of(sheet, colour) for colour in shown] == [96 * 96] * 3 + [0]
-    first, second = ({*columns_of(sheet, (20, number, 200))} for number in (0, 2))
-    assert first == second and max(columns_of(sheet, (0, 1, 200))) < min(first)
-    assert {*columns_of(sheet, preview.BLANK)} >= first  # where b has no image of the class
-    assert sheet.mode == "RGB"
 
 
 @pytest.mark.parametrize("more", [{"sets": {}}, {"classes": ()}, {"per_class": 0}, {"scale": 0}])

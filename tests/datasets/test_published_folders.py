@@ -8,7 +8,7 @@ import pytest
 from data_refusals import refuses
 from hypothesis import given
 from hypothesis import strategies as st
-from image_trees import SPLITS, check_split, fill, write_tar
+from image_trees import check_split, fill, write_tar
 
 from fedshift_datasets.base import Source
 from fedshift_datasets.listing import Item, Listing
@@ -48,20 +48,6 @@ def test_folders(tmp_path: Path, of: Any, domain: str, folder: str, classes: str
     listed = check_split(of.TREE.find, tmp_path, domain, train=train, test=test)["train"]
     wanted = [tmp_path / folder / classes.split()[label] for label in listed.labels]
     assert [item.path.parent for item in listed.items] == wanted
-
-
-@pytest.mark.parametrize("base", ["", "PACS", "PACS/kfold"])
-def test_tars_give_the_split_of_folders(tmp_path: Path, base: str) -> None:
-    members = [f"photo/{name}/{number:04}.jpg" for name in pacs.CLASSES for number in range(3)]
-    write_tar(tmp_path / base / "photo.tar", reversed(members))
-    by_split = check_split(pacs.TREE.find, tmp_path, "photo", train=17, test=4)
-    assert [item.name for item in by_split["test"].items] == [members[i] for i in (8, 9, 18, 19)]
-    fill(tmp_path / "kfold" / "photo", dict.fromkeys(pacs.CLASSES, 3))  # which win
-    for split in SPLITS:
-        folders = pacs.TREE.find("photo", split, Source(tmp_path))
-        names = [str(item.path.relative_to(tmp_path / "kfold")) for item in folders.items]
-        assert names == [item.name for item in by_split[split].items]
-        assert folders.labels.tolist() == by_split[split].labels.tolist()
 
 
 def test_official_split_folders(tmp_path: Path) -> None:

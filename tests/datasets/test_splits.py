@@ -15,7 +15,7 @@ from refusals import refused, worded
 
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_datasets.partition.allocation import Allocation
-from fedshift_datasets.partition.splits import MOST_KEPT, DomainParts, domain_parts, node_parts
+from fedshift_datasets.partition.splits import domain_parts, node_parts
 
 DOMAINS = ("a", "b", "c")
 
@@ -210,31 +210,3 @@ def test_nodes_divide_the_share_of_their_domain(nodes: int, share: float, num_ex
     (alone,) = shares_of(Allocation(counts={"a": 1}, share=share), 1, num_examples, 0)
     assert np.array_equal(np.sort(np.concatenate(parts)), alone)
     assert np.ptp([len(part) for part in parts]) <= 1
-
-
-@pytest.mark.parametrize(
-    "share",
-    ["equal", "0.1", "0.2 & with_replacement=true", "0.5 & share_per=domain", "0.3 & last_takes_rest=true"],
-)
-@pytest.mark.parametrize("public", [0.0, 0.05])
-def test_what_a_node_of_many_holds_is_worked_out_when_it_is_asked_for(share: str, public: float) -> None:
-    labels, dealt = np.arange(120) % 3, ("b", "a", "a", "a", "a", "b")
-    allocation = stated(f"counts={{a: 4, b: 2}} & share={share}")
-    parts = domain_parts(allocation, dealt, "a", labels, 3, 1, public)
-    assert isinstance(parts, DomainParts)
-    assert list(parts) == [1, 2, 3, 4]
-    for index, each in parts.items():
-        assert np.array_equal(each.train, node_parts(allocation, dealt, index, labels, 3, 1, public).train)
-        assert len(each.test) == len(each.validation) == 0
-    with pytest.raises(KeyError):
-        parts[0]
-
-
-def test_a_hundred_thousand_nodes_take_no_memory_of_their_own() -> None:
-    allocation = Allocation(share=0.5, with_replacement=True)
-    parts = domain_parts(allocation, ("a",) * 100_000, "a", np.zeros(30, np.int64), 1, 0)
-    assert isinstance(parts, DomainParts)
-    for index in range(2 * MOST_KEPT):
-        assert len(parts[index].train) == 15
-    assert len(parts._kept) == MOST_KEPT
-    assert parts[99_999] is parts[99_999]

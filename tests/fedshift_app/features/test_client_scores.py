@@ -62,15 +62,6 @@ def test_against_loops(seed: int, clients: list[tuple[str, bool]]) -> None:
         assert alike(fast(a, names), slow(a, names))
 
 
-def test_what_is_not_known_is_not_a_number() -> None:
-    a = np.diag([90.0, 80, 70]) + np.where(np.eye(3), 0, NAN)  # each on its own test images alone
-    result = fast(a, ("a", "a", "b"))
-    assert result.pop("lta") == 80
-    assert all(math.isnan(value) for value in (*result.pop("ata").values(), *result.values()))
-    assert fast(a, ("a", "b", "c"))["gasa"] == 80  # one client a domain: its own test set is all there is
-    assert math.isnan(fast(np.array([[0.0, 5], [5, 0]]), ("a", "b"))["cprr"])
-
-
 # --- from nodes to the matrix, and over rounds ------------------------------------------------------------
 
 

@@ -141,21 +141,6 @@ def test_views_of_a_domain_that_is_scored_go_by_that_domain() -> None:
     assert not np.allclose(seen, own, atol=0.1)
 
 
-@pytest.mark.parametrize("way", ["own", "fedrdn", HARMONISED])
-def test_its_own_statistics_before_any_message_and_a_constant_channel(way: str) -> None:
-    x = image_set(5, 8).x.copy()
-    x[..., 2] = 51
-    made = client(ImageSet(x, np.arange(5)), way)
-    made.federation_images = None
-    numbers = pixel_statistics.of(x, 16)
-    std = np.sqrt(numbers.variance) if way == HARMONISED else numbers.image_std
-    wanted = by_hand(x, numbers.mean[None], std[None])
-    ((seen, _),) = epoch(made)
-    np.testing.assert_allclose(seen, wanted[order_of(5)], atol=2e-5)
-    np.testing.assert_allclose(plain(made, made.train_set), wanted, atol=2e-5)
-    np.testing.assert_allclose(seen[:, 2], 0, atol=1e-4)
-
-
 def test_harmonised_images_of_each_node_have_mean_and_deviation_of_the_federation() -> None:
     rng, y = np.random.default_rng(3), np.arange(6)
     sets = [ImageSet(rng.integers(low, high, (6, 8, 8, 3), np.uint8), y) for low, high in ((0, 90), (99, 255))]

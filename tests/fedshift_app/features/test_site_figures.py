@@ -8,22 +8,17 @@ import pytest
 from flwr.app import RecordDict
 from refusals import refused
 from support import node as node_of
-from support import phase, server_feature
 
-from fedshift_app.config.sections import EvaluateConfig
 from fedshift_app.features.site_figures import server as site_figures
 from fedshift_app.features.site_figures import show as site_section
 from fedshift_app.features.site_figures.numbers import Scored, figures
-from fedshift_app.features.site_figures.show import AVERAGED, POOLED, Sites
+from fedshift_app.features.site_figures.show import POOLED, Sites
 from fedshift_core.arrays import Arrays
-from fedshift_core.intervals import pooled
 from fedshift_core.limits import Refused
 from fedshift_core.wire.records import encode
 from fedshift_core.wire.scores import DomainScore, Part
 from fedshift_core.wire.site_figures import UNKNOWN, SiteNumbers
-from fedshift_strategies.features.base import Scoring
-from fedshift_strategies.features.catalog import Around
-from fedshift_strategies.federation.evaluation import Answer, Evaluation
+from fedshift_strategies.federation.evaluation import Answer
 
 C, N = 3, 30
 
@@ -105,24 +100,6 @@ def test_figures_that_do_not_go_with_the_score_or_with_each_other_are_refused() 
 # --- when nodes are asked ------------------------------------------------------------------------------
 
 
-def asked(server_round: int, *, share: float = 1.0, **more: Any) -> dict[str, Any]:
-    feature = server_feature(site_figures.SiteFigures, domains=("a",), num_classes=C, **more)
-    images = N if share == 1 else 4 * N  # of so few that a sample would leave, all are scored
-    nodes = [node_of(0, (5,), "a", images, shared_test=False)]
-    scoring = phase(Scoring, nodes, server_round=server_round)
-    around = Around([(feature.name, feature.on_scores(scoring))])
-    scoring.evaluation = Evaluation(("a",), nodes, personal=False, share=share, batch=N // 2, extras=around.asked)
-    return around.options(nodes[0])
-
-
-def test_nodes_are_asked_in_the_last_round_or_in_each_that_may_be_kept() -> None:
-    ask = {"site-figures": True}
-    assert asked(3, rounds=3) == ask and asked(2, rounds=3) == {}
-    assert asked(2, rounds=3, keep="best-validation") == asked(2, rounds=3, evaluate=EvaluateConfig(patience=1)) == ask
-    assert asked(3, rounds=3, evaluate=EvaluateConfig(site_figures=False)) == {}
-    assert asked(3, rounds=3, share=0.5) == {}
-
-
 # --- over all sites ------------------------------------------------------------------------------------
 
 
@@ -145,14 +122,6 @@ def test_over_all_sites_proportions_and_brier_are_those_of_all_images_together()
         of_class = overall.per_class[name]
         assert of_class.value == pytest.approx(together.by_class[row, :, 0].tolist())
         assert of_class.low == pytest.approx(together.by_class[row, :, 1].tolist(), abs=1e-6)
-
-
-def test_over_all_sites_ranks_are_a_mean_that_is_called_so() -> None:
-    sites = [honest(20, 1), honest(60, 2)]
-    made = content(sites).overall
-    assert made is not None and made.auroc.how == made.auprc.how == made.ece.how == AVERAGED
-    triples = np.array([site.overall[2] for site in sites])
-    assert [made.auroc.value, made.auroc.low, made.auroc.high] == pooled(triples, np.array([0.25, 0.75])).tolist()
 
 
 def test_what_a_site_hides_is_null_with_a_mark_and_left_out_of_the_others() -> None:

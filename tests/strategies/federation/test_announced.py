@@ -99,18 +99,6 @@ def test_a_line_says_once_who_weighs_less(caplog: pytest.LogCaptureFixture) -> N
     assert [roster.weighs(n) for n in roster.nodes] == [10, 10, 1000]
 
 
-def test_nodes_that_hide_their_few_validation_images_hide_no_others() -> None:
-    nodes = [replace(node(i, 10), num_validation=number) for i, number in enumerate((0, 0, 40))]
-    numbers = {"validation-correct": 30, "validation-count": 40}
-    for more, loss in (({"validation-loss-sum": 20.0}, 0.5), ({}, None)):  # of the latter it was not finite
-        _, around, result = validated(nodes)
-        around.asked["validation"].take(nodes[0], {"num-examples": 1})
-        around.asked["validation"].take(nodes[2], numbers | more)
-        around.finish()
-        assert result.shown == {"validation": {"scan": 75.0}, "validation_loss": {"scan": loss}}
-    assert Medians(nodes, 100).warning(nodes[2]) == ""
-
-
 announcements = st.builds(
     Node, st.just(0), st.just(0), st.sampled_from("ab"), st.tuples(st.integers(1, 9), st.integers(0, 9)),
     st.integers(0, 9), st.booleans(), st.just(-1), num_validation=st.integers(0, 9),

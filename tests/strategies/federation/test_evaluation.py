@@ -1,12 +1,9 @@
 """Who evaluates which domain, in simulation, in a deployment, with personal models, and held out."""
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
-from hypothesis import given
-from hypothesis import strategies as st
 from refusals import worded
 from support import node as node_of
 from support import phase, server_feature
@@ -15,7 +12,7 @@ from fedshift_app.features.validation.server import Validation
 from fedshift_app.flower.internals import identify_process
 from fedshift_strategies.features.base import Scoring
 from fedshift_strategies.features.catalog import Around
-from fedshift_strategies.federation.evaluation import MIN_BATCHES, Evaluation, Questions, divide
+from fedshift_strategies.federation.evaluation import MIN_BATCHES, Evaluation, Questions
 from fedshift_strategies.federation.roster import Node
 
 DOMAINS = ("scan", "texture")
@@ -120,17 +117,6 @@ def divided(*domains: str, num_test: int = LARGE, **more: Any) -> tuple[list[Nod
 
 def scored(node: Node, domain: str, correct: int = 1, count: int = LARGE // 2) -> Message:
     return reply(node, **scores(domain, correct, count))
-
-
-@given(images=st.integers(1, 5000), batch=st.integers(1, 70), number=st.integers(1, 50))
-def test_parts_are_whole_batches_and_cover_every_image_once(images: int, batch: int, number: int) -> None:
-    cuts = divide(images, batch, number)
-    edges = [0, *(stop for _, stop in cuts)]
-    assert cuts == [*pairwise(edges)] and edges[-1] == images
-    assert all(start % batch == 0 for start in edges[:-1])
-    batches = [-(-(stop - start) // batch) for start, stop in cuts]
-    assert len(cuts) <= number and max(batches) - min(batches) <= 1
-    assert len(cuts) == 1 or min(batches) >= MIN_BATCHES
 
 
 FIRST, SECOND, WHOLE = (0, LARGE // 2), (LARGE // 2, LARGE), (0, LARGE)

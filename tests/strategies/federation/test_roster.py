@@ -2,7 +2,6 @@
 
 import math
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -11,7 +10,7 @@ from support import public_set_feature
 
 from fedshift_app.flower.internals import identify_process
 from fedshift_core.errors import FederationError
-from fedshift_strategies.federation.roster import MOST_ASKED, Roster
+from fedshift_strategies.federation.roster import Roster
 
 DOMAINS = ("scan", "texture", "street")
 
@@ -210,14 +209,3 @@ def test_problems_before_the_first_round_are_reported_each_once(caplog: pytest.L
     for _ in range(2):
         assert online(roster, grid) == [(0, 7)]
     assert grid.questions == 5  # none is asked again
-
-
-def test_very_many_simulated_nodes_are_asked_in_parts_and_get_the_same_places() -> None:
-    number, grid = 2 * MOST_ASKED + 3, FakeGrid()
-    grid.nodes = {7 * i: (DOMAINS[i % 3], number - 1 - i, {"shared-test": 1}) for i in range(number)}
-    with patch.object(grid, "send_and_receive", wraps=grid.send_and_receive) as asked:
-        roster = gathered(grid, engine="simulation")
-        online(roster, grid)
-    assert [len(call.args[0]) for call in asked.call_args_list] == [MOST_ASKED, MOST_ASKED, 3]
-    assert [(node.index, node.node_id) for node in roster.nodes] == [(i, 7 * (number - 1 - i)) for i in range(number)]
-    assert {id(node.domain) for node in roster.nodes} == {id(domain) for domain in DOMAINS}

@@ -88,9 +88,9 @@ def test_the_server_goes_on_after_a_request_that_breaks_off(server: Path) -> Non
     assert start(server, "raise SystemExit(5)").wait(60) == 5
 
 
-@pytest.mark.parametrize("modules", [forks.OF_SIMULATIONS, (*forks.OF_RUNS, *OF_REPORTS)], ids=["simulation", "run"])
-def test_what_is_imported_survives_a_fork(modules: tuple[str, ...]) -> None:
+def test_what_is_imported_survives_a_fork() -> None:
     """But for the threads of linear algebra, which its library ends and begins itself."""
+    modules = (*forks.OF_SIMULATIONS, *forks.OF_RUNS, *OF_REPORTS)
     program = f"""
 import importlib, os, sys
 import numpy, scipy.linalg

@@ -2,8 +2,6 @@
 
 import io
 import json
-import logging
-import os
 import re
 import sys
 from pathlib import Path
@@ -12,8 +10,6 @@ from typing import Any
 import pytest
 
 from fedshift.run.launch import progress_table
-from fedshift_app.run import console
-from fedshift_core.env import LIVE
 
 
 class Terminal(io.StringIO):
@@ -33,28 +29,6 @@ STATUS = {
 
 def line(number: int, losses: float | None = 1.5, **accuracy: float | None) -> dict[str, Any]:
     return {"round": number, "accuracy": accuracy or None, "losses": {"loss": losses}, "seconds": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("terminal", "term", "log", "possible"),
-    [(True, "xterm", "", True), (True, "dumb", "", False), (True, "xterm", "json", False), (False, "xterm", "", False)],
-)
-def test_only_a_terminal_has_a_table(
-    terminal: bool, term: str, log: str, possible: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = Terminal() if terminal else io.StringIO()
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setenv("TERM", term)
-    monkeypatch.setenv("FEDSHIFT_LOG", log) if log else monkeypatch.delenv("FEDSHIFT_LOG", raising=False)
-    round_of = logging.LogRecord("fedshift", logging.INFO, "", 0, "round 1/2", (), None)
-    round_of.event = "round"
-    with progress_table.screen() as screen:
-        assert (LIVE in os.environ) == possible
-        console._Stdout().handle(round_of)
-        assert screen.call([sys.executable, "-c", "raise SystemExit(3)"], Path.cwd(), os.environ) == 3
-    assert LIVE not in os.environ
-    cursor_is_back = "\x1b[?25h" in out.getvalue()
-    assert ("round 1/2" not in out.getvalue()) is cursor_is_back is possible
 
 
 def test_the_table_is_drawn_while_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

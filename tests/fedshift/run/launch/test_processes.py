@@ -18,45 +18,6 @@ from fedshift_app.run.files import LOCK_FILE
 from fedshift_core import atomic_io, env
 from fedshift_core.errors import FedShiftError
 
-STARTER = """
-import sys, time
-from pathlib import Path
-from fedshift.run.launch import processes
-folder = Path(sys.argv[1])
-with processes.group(folder, dict(__import__("os").environ), remove=folder) as made:
-    nested = "import subprocess as s, time; s.Popen(['sleep', '1000'], start_new_session=True); time.sleep(1000)"
-    started = made.start("one", [sys.executable, "-c", nested])
-    print(made.env[processes.MARK], flush=True)
-    sys.stdin.read()
-"""
-
-
-def marked(mark: str) -> set[psutil.Process]:
-    return processes._marked(processes.MARK, mark)
-
-
-def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
-    """Start a process with a group of three; return it and the group's mark."""
-    folder.mkdir()
-    starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER, str(folder)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    mark = starter.stdout.readline().strip()
-    assert until(lambda: len(marked(mark)) == 2)
-    return starter, mark
-
-
-def test_a_process_that_ends_in_order_needs_no_watchdog(tmp_path: Path) -> None:
-    starter, mark = start(tmp_path / "home")
-    (watchdog,) = (
-        child for child in psutil.Process(starter.pid).children() if "fedshift.run.launch.watchdog" in child.cmdline()
-    )
-    starter.communicate("")
-    assert starter.returncode == 0
-    assert not marked(mark)
-    assert not watchdog.is_running()
-    assert (tmp_path / "home").is_dir()  # whose it is removes it
-
 
 def test_what_is_left_is_found_and_the_command_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -1,15 +1,7 @@
 """Figures of reports: what they leave out, mark and cut, and how they look on light and dark pages."""
 
-from itertools import combinations
-
-import pytest
-from matplotlib.axes import Axes
-from matplotlib.text import Text
-from matplotlib.transforms import Bbox
-
 from fedshift.lab.pages.report import curves
 from fedshift.run.html import drawing
-from fedshift.run.html.naming import name_points
 
 
 def test_many_domains_are_readable() -> None:
@@ -27,31 +19,3 @@ def test_many_domains_are_readable() -> None:
 
 
 # --- names next to points -----------------------------------------------------------------------------------
-
-
-def shown(
-    named: list[tuple[float, float, str]],
-    others: list[tuple[float, float]],
-    lines: list[list[tuple[float, float]]],
-) -> tuple[Axes, dict[str, Bbox]]:
-    """Return the axes, and the rectangle of each name."""
-    with drawing.style():
-        figure, (axes,) = drawing.canvas(3.6)
-        points = [(x, y) for x, y, _ in named] + others
-        axes.plot(*zip(*points, strict=True), "o")
-        axes.margins(0.18, 0.12)
-        name_points(axes, named, others, lines)
-        figure.draw_without_rendering()
-        return axes, {text.get_text(): Text.get_window_extent(text) for text in axes.texts}  # without its line
-
-
-@pytest.mark.parametrize(
-    ("rows", "name", "apart"),
-    [(1, "fedavg", 0), (2, "MMWWMMWW", 0), (9, "fedavg", 0), (9, "MMWWMMWW", 0), (8, "MMWWMM", 0.2)],
-)
-def test_names_of_points_close_by_are_all_to_be_read(rows: int, name: str, apart: float) -> None:
-    """In one place or side by side, names of narrow and of wide letters."""
-    named = [(1.0 + apart * i, 84 + i * (0.1 if apart else 0.01), f"{name}{i}") for i in range(rows)]
-    _, boxes = shown(named, [(5.0, 70.0)], [])
-    assert len(boxes) == rows
-    assert not [pair for pair in combinations(boxes.values(), 2) if Bbox.intersection(*pair)]

@@ -6,8 +6,6 @@ import html
 import json
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,59 +165,3 @@ def test_the_command_and_python_write_the_same_page(run: MakeRun, tmp_path: Path
     for option in (["--json"], ["--score", "final"], ["--unseen"], ["--sites", "auroc"], ["--html", "x"]):
         with refused(ConfigError, f"--board and {option[0]}: "):
             CliRunner().invoke(cli.app, [*command, *option], catch_exceptions=False)
-
-
-#: What the script needs of a browser: elements that keep what is put into them.
-ELEMENTS = """
-class Element {
-  constructor(name) { Object.assign(this, {name, inner: [], attributes: {}, dataset: {}}); }
-  setAttribute(key, value) { this.attributes[key] = String(value); }
-  append(...more) { this.inner.push(...more); }
-  replaceChildren(...more) { this.inner = more; }
-  addEventListener() {}
-  *all() { for (const one of this.inner) if (one instanceof Element) { yield one; yield* one.all(); } }
-}
-const known = {}, files = require("fs"), [, page, hash] = process.argv;
-const html = files.readFileSync(page, "utf8");
-globalThis.document = {
-  getElementById: (id) => (known[id] ??= new Element(id)), createElement: (name) => new Element(name),
-  createElementNS: (_, name) => new Element(name), querySelectorAll: () => [], documentElement: new Element("html"),
-};
-globalThis.location = {hash};
-globalThis.history = {replaceState() {}};
-globalThis.window = {addEventListener() {}};
-globalThis.matchMedia = () => ({matches: false, addEventListener() {}});
-document.getElementById("data").textContent = html.match(/id="data">(.*?)<\\/script>/s)[1];
-(0, eval)(html.match(/<script>(.*?)<\\/script>/s)[1]);
-const lines = {};
-for (const row of known.tables.all()) {
-  const inner = row.name === "tr" ? [...row.all()] : [];
-  const open = inner.find((one) => (one.attributes["aria-label"] ?? "").startsWith("open "));
-  if (open) lines[open.attributes["aria-label"].slice(5)] =
-    inner.filter((one) => one.attributes.class === "zero").map((one) => Number(one.attributes.x1));
-}
-console.log(JSON.stringify(lines));
-"""
-
-
-def test_the_dashed_line_is_the_baseline_of_the_difference_whatever_the_order(run: MakeRun, tmp_path: Path) -> None:
-    """Two rows of FedAvg, each the baseline of a row that is stepped like it; another order moves no line."""
-    adam, none = "fedavg server.optimizer=fedadam", "fedavg server.optimizer=none"
-    runs = [run(method, 0, scan) for method, scan in (("fedavg", 50), ("fedprox", 52))]
-    runs += [run(m, 0, scan, given="server.optimizer=fedadam") for m, scan in (("fedavg", 70), ("fedprox", 72))]
-    file = compare(runs).to_board(tmp_path / "board.html")
-    ((table,),) = [data_of(file.read_text(encoding="utf-8"))["tables"]]
-    rows = table["rows"]
-    bases = {row["row"]: rows[row["base"]]["row"] for row in rows}
-    assert bases == {
-        adam: adam, none: adam,
-        "fedprox server.optimizer=fedadam": adam, "fedprox server.optimizer=none": none,
-    }  # fmt: skip
-    assert all(row.get("difference", 0.0) == pytest.approx(row["AVG"] - rows[row["base"]]["AVG"]) for row in rows)
-    if (node := shutil.which("node")) is None:
-        pytest.skip("no node")
-    # AVG from 45 to 56 on a line from 6 to 122: 45 is its start, 55 is 10 of 11 further.
-    places = {none: pytest.approx(6), adam: pytest.approx(6 + 116 * 10 / 11)}
-    for view in ("#sort=AVG&dir=ascending", "#sort=AVG&dir=descending", "#sort=p&dir=ascending"):
-        drawn = json.loads(subprocess.check_output([node, "-e", ELEMENTS, file, view], timeout=60))
-        assert drawn == {name: [places[base]] for name, base in bases.items()}

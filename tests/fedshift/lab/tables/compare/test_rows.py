@@ -127,16 +127,6 @@ def test_each_task_has_its_own_best(run: MakeRun) -> None:
     assert not any(row.best for row in alone.rows)  # alone in its task: nothing to be better than
 
 
-def test_one_task_alone_has_the_rows_that_score_it_named_as_among_all(run: MakeRun) -> None:
-    shared = run("fedproto", given="method.share_weights=true", evaluated="global model")
-    runs = [run("fedavg"), run("fedproto"), shared, run("local"), run("fpl")]
-    assert labels(runs, scored="global") == ["fedavg", "fedproto share_weights=true", "fpl"]
-    assert notes(runs, "left out", scored="global") == [
-        "left out, not scored global: fedproto share_weights=false, local"
-    ]
-    assert labels(runs, scored="personal") == ["fedavg", "fedproto share_weights=false", "local"]
-
-
 # --- rows and groups ------------------------------------------------------------------------------------------
 
 
@@ -166,24 +156,6 @@ def test_a_setting_that_a_method_asks_for_hides_neither_another_value_nor_other_
     assert notes([fedavg, fedicon], "rounds=110")
     with refused(ConfigError, "rounds is 100", "and 50"):
         compare([fedavg, run("fedicon", given="rounds=50", **rounds)])
-
-
-def test_what_a_method_asks_in_an_experiment_of_ones_own_is_reported_by_the_run(of_mine: MakeRun) -> None:
-    """Nothing but the run knows it: ``asked`` of its config.yaml."""
-    plain = of_mine("fedavg")
-
-    def fedbn(**recorded: Any) -> list[Path]:
-        return [plain, of_mine("fedbn", given="model.name=cnn_bn model.bn=local", recorded=recorded)]
-
-    rows = numbers(fedbn(asked={"model.bn": ["local", "average"], "model.name": ["cnn_bn", "cnn"]}))
-    assert [(row.label, row.group, row.difference is None) for row in rows.rows] == [
-        ("fedavg", "", True), ("fedbn", "", False),
-    ]  # fmt: skip
-    assert "fedbn, as the method or its experiment asks: model.bn=local, model.name=cnn_bn" in rows.notes
-    with refused(ConfigError, "model.bn is average", "and local"):
-        compare(fedbn())
-    with refused(ConfigError, "asked.model.bn"):
-        compare(fedbn(asked={"model.bn": "local"}))
 
 
 @pytest.mark.usefixtures("undrawn_figures")
