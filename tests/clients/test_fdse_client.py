@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedshift_clients.methods.fdse import Erased, FDSEClient, Outcome, erased, layers_of, shift
-from fedshift_clients.models.networks import SplitModel, build
+from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_strategies.methods.fdse import is_eraser
@@ -68,26 +68,6 @@ def test_a_layer_against_its_equations(width: int, own_norm: bool, training: boo
     if layer.seen is not None and not own_norm:
         close(as64(layer.seen[0]), wanted.mean(axis=(0, 2, 3)))
         close(as64(layer.seen[1]), wanted.var(axis=(0, 2, 3)))
-
-
-@pytest.mark.parametrize(
-    ("model", "number", "own"), [("cnn", 3, 3), ("cnn_bn", 3, 1), ("cnn3", 4, 4), ("resnet10", 12, 0)]
-)
-def test_our_networks_keep_their_shape_and_their_batchnorm(model: str, number: int, own: int) -> None:
-    made, plain = client(model=model).model, build(model, C, 0)
-    layers = [layer for _, layer in layers_of(made)]
-    assert (type(made), len(layers), sum(layer.dfe_bn is not None for layer in layers)) == (SplitModel, number, own)
-    norms, of_plain = (
-        {name: module for name, module in one.named_modules() if isinstance(module, nn.BatchNorm2d)}
-        for one in (made, plain)
-    )
-    assert of_plain.keys() <= norms.keys()
-    z, logits = made.eval()(drawn(0, 2, 3, 32, 32))
-    assert (tuple(z.shape), tuple(logits.shape)) == ((2, plain.feature_dim), (2, C))
-    assert torch.equal(made.classifier.weight, plain.classifier.weight)
-    for layer in layers:  # the BatchNorm behind a layer is the one that it is held to
-        assert layer.norm.num_features == layer.out_channels
-        assert any(layer.norm is module for module in made.modules())
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,7 @@ import torch
 from method_cases import PAIRS, by_pairs
 from numpy.typing import NDArray
 from slow_terms import cosines, cross_entropy
-from support import (
-    INDEX,
-    ROUND,
-    SEED,
-    C,
-    D,
-    as64,
-    batch,
-    begun,
-    new_client,
-)
+from support import INDEX, ROUND, SEED, C, D, as64, batch, begun, new_client
 
 from fedshift_clients.methods.feddap import FedDAPClient
 from fedshift_clients.training.batches import Batch

@@ -3,14 +3,7 @@
 from functools import partial
 
 import numpy as np
-from support import (
-    ROUND,
-    N,
-    features_of,
-    image_set,
-    new_client,
-    normalised,
-)
+from support import ROUND, N, features_of, image_set, new_client, normalised
 from support import global_prototypes as prototypes_of
 
 from fedshift_clients.methods.fedproto import FedProtoClient

@@ -3,19 +3,9 @@
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from support import (
-    C,
-    barred_images,
-    batch,
-    fit,
-    global_prototypes,
-    gradients,
-    in_phase,
-    new_client,
-)
+from support import batch, global_prototypes, gradients, in_phase, new_client
 from torch import Tensor
 
 from fedshift_clients.methods.fedseproto import FedSeProtoClient, SideEncoder
@@ -108,21 +98,6 @@ def test_schedule(schedule: str, server_round: int, epochs: list[int], learns: l
 
 
 # --- the collapse of Fig. 4 -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("params", "collapses"), [({"reduction": "mean"}, False), ({"reduction": "sum"}, True)])
-def test_a_divergence_that_is_summed_collapses_the_features_where_beta_is_large(
-    params: dict[str, Any], collapses: bool
-) -> None:
-    """Section 4.3: "If beta is overly large, the model learns two meaningless features"; with means 1 is not large."""
-    learning = {"beta": 1.0, "semantic_start": "identity", "use_kd": False, "schedule": "joint"}
-    images = barred_images(24)
-    made = client(learning | params, train_set=images, epochs=12, batch_size=12, lr=0.01)
-    fit(made)
-    prototypes = made.contribution()["prototypes"][: C - 1]
-    apart = float(np.linalg.norm(prototypes - prototypes.mean(axis=0)))
-    correct, _ = made.score(images)
-    assert (correct == len(images) // 3 and apart < 1e-4) if collapses else (correct == len(images) and apart > 1)
 
 
 # --- what travels ----------------------------------------------------------------------------------

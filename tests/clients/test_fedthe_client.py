@@ -8,12 +8,10 @@ import torch
 from support import (
     D,
     barred_images,
-    batch,
     changed,
     check_accepted,
     features_of,
     fit,
-    in_phase,
     new_client,
     normalised,
     parts_of,
@@ -60,15 +58,6 @@ def test_the_personal_head_trains_first_on_the_received_body_then_body_and_globa
     made._train(1, [second])
     assert parts_of(changed(between, weights(made))) == {"encoder", "classifier"}
     assert parts_of(made.shared_names) == {"encoder", "classifier"}
-
-
-def test_each_phase_has_its_cross_entropy() -> None:
-    given, (own, made) = batch(9), (in_phase(client(), place=place) for place in (0, 1))
-    logits, ce = made.model(given.x)[1], torch.nn.functional.cross_entropy
-    prior = torch.bincount(torch.from_numpy(made.train_set.y), minlength=4) + 1
-    torch.testing.assert_close(made.terms_of(given), {"ce": ce(logits + prior.float().log(), given.y)})
-    personal = ce(own.model.get_submodule("personal_head")(own.model(given.x)[0]), given.y)
-    torch.testing.assert_close(own.terms_of(given), {"personal": personal})
 
 
 def test_it_contributes_the_mean_feature_of_the_received_body_and_keeps_its_head() -> None:

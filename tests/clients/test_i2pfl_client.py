@@ -6,19 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import (
-    INDEX,
-    ROUND,
-    SEED,
-    C,
-    D,
-    batch,
-    begun,
-    drawn,
-    flat_gradients,
-    global_prototypes,
-    new_client,
-)  # fmt: skip
+from support import INDEX, ROUND, SEED, C, D, batch, begun, flat_gradients, global_prototypes, new_client  # fmt: skip
 from torch import Tensor
 
 from fedshift_clients.images.augment import Pipeline
@@ -154,17 +142,6 @@ def test_scope_round_keeps_the_sums_of_the_last_epoch() -> None:
     sums, held = made.memory[AUGMENTED_SUMS], made.memory[AUGMENTED_COUNTS]
     assert held.tolist() == [4, 6, 2, 0] and len(made.memory) == 2
     np.testing.assert_allclose(sums, means * counts[:, None], rtol=1e-4, atol=1e-5)
-
-
-def test_scope_round_uses_what_the_round_before_left_for_a_whole_round() -> None:
-    sums, counts = drawn(5, C, D).abs(), torch.tensor([2, 0, 5, 0])
-    made = client({"augproto_scope": "round"}, global_prototypes())
-    made.memory = {AUGMENTED_SUMS: sums.numpy().copy(), AUGMENTED_COUNTS: counts.numpy().copy()}
-    made.start_round(ROUND)
-    for epoch in range(2):
-        made.start_epoch(epoch)
-        check_aligned(made, batch(first=epoch), sums / counts.clamp(min=1)[:, None], counts)
-    assert np.array_equal(made.memory[AUGMENTED_SUMS], sums)
 
 
 # --- noise on prototypes (A13) -----------------------------------------------------------------------

@@ -6,18 +6,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
-from support import (
-    check_knowledge,
-    drawn,
-    fedavg,
-    fit,
-    image_set,
-    new_client,
-    new_strategy,
-    normalised,
-    same,
-    shared,
-)
+from support import check_knowledge, drawn, fedavg, fit, image_set, new_client, new_strategy, normalised, same, shared
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -9,19 +9,7 @@ from numpy.typing import NDArray
 from refusals import refused
 from slow_terms import styles as slow_style
 from slow_terms import with_style
-from support import (
-    as64,
-    batch,
-    begun,
-    changed,
-    check_accepted,
-    drawn,
-    features_of,
-    fit,
-    image_set,
-    new_client,
-    weights,
-)
+from support import as64, batch, begun, changed, check_accepted, drawn, features_of, fit, image_set, new_client, weights
 
 from fedshift_clients.methods import stablefdg
 from fedshift_clients.methods import stablefdg_styles as styles

@@ -134,12 +134,3 @@ def test_an_answer_is_given_again_only_for_equal_times(tmp_path: Path) -> None:
     times(1, lambda: os.utime(folder, ns=(0, 0)))
     times(2, lambda: os.utime(folder, ns=(0, 1)))
     times(4, folder.rmdir)
-
-
-def test_no_more_answers_are_kept_than_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_sites, "MOST", 2)
-    monkeypatch.setattr(kept_sites, "_known", {})
-    os.utime(tmp_path, ns=(0, 0))
-    for key in range(4):
-        kept_sites.answer(key, (), lambda: Site("a", "classes", folders=(tmp_path,)))
-    assert len(kept_sites._known) == 2

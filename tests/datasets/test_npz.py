@@ -129,12 +129,3 @@ def test_numbers_in_a_table_need_stated_classes(tmp_path: Path) -> None:
 
 
 # --- groups ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("groups", "names"), [([7, 7, 8], ["7", "7", "8"]), (["p1 ", "P1", "nan"], ["P1", "P1", ""])])
-def test_groups_of_images_are_read(tmp_path: Path, groups: list[Any], names: list[str]) -> None:
-    """Patients, by which intervals and splits go; numbers are names too."""
-    save(tmp_path, patient=np.array(groups))
-    for _ in range(2):  # the second time from the cache
-        images = catalog.load("folders", "s2", "train", Source(tmp_path, classes=CLASSES), 16)
-        assert images.groups is not None and images.groups.tolist() == names

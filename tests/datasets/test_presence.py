@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from data_refusals import refuses
-from image_trees import fill, noise_sites
+from image_trees import noise_sites
 
 from fedshift.export import images as predicted
 from fedshift_datasets import catalog
 from fedshift_datasets.base import PLAIN, Source
-from fedshift_datasets.io import decode, files, trees
+from fedshift_datasets.io import decode, files
 from fedshift_datasets.listing import Item, Listing
 from fedshift_datasets.sets import folders
 
@@ -135,22 +135,6 @@ def test_an_image_without_rights_is_named(root: Path) -> None:
     rights(path)
     with as_nobody(root), refuses(path, "change its rights", worded=False), files.reading(path):
         decode.encoded(Item(path, str(path)))  # here: a decoding process of before has the rights of its start
-
-
-def test_other_data_sets_name_it_too(tmp_path: Path) -> None:
-    fill(tmp_path, {"x": 3, "y": 3})
-    to_link(tmp_path / "x" / "link.jpg")
-    to_link(tmp_path / "README")  # means nothing
-    assert len(trees.list_folders(tmp_path, CLASSES)) == 7
-    to_link(tmp_path / "z", "/mnt/other")
-    with refuses("z"):
-        trees.list_folders(tmp_path, CLASSES)
-    for name in ("photo", "data"):
-        to_link(tmp_path / name, "/mnt/other")
-    with refuses(tmp_path / "photo", "/mnt/other"):
-        catalog.load("pacs", "photo", "train", Source(tmp_path))
-    with refuses("/mnt/other"):
-        folders.names(source(tmp_path / "data"))
 
 
 def test_predict_names_what_is_away(root: Path) -> None:

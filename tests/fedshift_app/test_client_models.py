@@ -20,10 +20,6 @@ from fedshift_core.wire.names import (
     LOCAL_OWN_CORRECT,
     LOCAL_OWN_COUNT,
     SERVER_ROUND,
-    VALIDATION,
-    VALIDATION_CORRECT,
-    VALIDATION_COUNT,
-    VALIDATION_LOSS_SUM,
 )  # fmt: skip
 from fedshift_datasets.base import ImageSet
 
@@ -74,29 +70,7 @@ def test_a_node_with_a_test_set_of_its_own_scores_that_too_when_asked() -> None:
     assert not [name for name in client.fit(shared(client), {SERVER_ROUND: 1})[2] if name.startswith("local")]
 
 
-def test_a_validation_part_is_scored_only_where_it_is_there_and_asked_for() -> None:
-    part = image_set(11, seed=4)
-    with_part, without = make_client("cnn", "average", part), make_client("cnn", "average")
-    requested = {DOMAINS: [], VALIDATION: True}
-    correct, loss = with_part.score(part)
-    scores = {VALIDATION_CORRECT: correct, VALIDATION_COUNT: 11, VALIDATION_LOSS_SUM: loss}
-    assert with_part.evaluate(shared(with_part), requested) == (0.0, 0, scores) and loss > 0
-    assert without.evaluate(shared(without), requested)[2] == {}
-    wild = [array * np.float32(1e30) for array in shared(with_part)]  # logits beyond float32
-    assert {*with_part.evaluate(wild, requested)[2]} == {VALIDATION_CORRECT, VALIDATION_COUNT}
-    assert VALIDATION_COUNT not in with_part.evaluate(shared(with_part), {DOMAINS: ["own"]})[2]
-
-
 # --- client models in a run -------------------------------------------------------------------------------
-
-
-def test_off_by_default_and_nothing_of_it_travels(run_inline: InlineRun) -> None:
-    seen: list[Pair] = []
-    run = run_inline(f"rounds=1 {TINY}", grid=noting(seen))
-    for message, reply in (*of(seen, "train", 1), *of(seen, "evaluate", 1)):
-        assert not {LOCAL_DOMAINS, VALIDATION} & {*asked(message)}
-        assert not [name for name in numbers(reply) if name.startswith(("local", "validation"))]
-    assert not {"client_models", "validation", "best_validation"} & {*run.rounds[0], *run.results}
 
 
 def test_the_last_five_rounds_and_the_numbers_of_the_run_stay_as_they_were(run_inline: InlineRun) -> None:

@@ -159,11 +159,3 @@ def test_a_class_that_too_few_hold_ends_a_run_with_secure_sums(
 
 
 # --- a head of each node's own ---------------------------------------------------------------------------
-
-
-def test_with_a_head_of_its_own_each_node_is_scored_by_itself(run_inline: InlineRun) -> None:
-    run = run_inline(nodes=4, rounds=1, method="fed3r", set=f"{FEW} method.personal=0.1")
-    plain = run_inline(nodes=4, rounds=1, method="fed3r", set=FEW)
-    assert run.results["evaluated"] == "personal models"
-    assert None not in run.results["final"].values() and run.results["final"] != plain.results["final"]
-    assert same(kept(run, "weights"), kept(plain, "weights"))

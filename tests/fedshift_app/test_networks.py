@@ -200,15 +200,6 @@ def test_another_file_than_the_runs_is_refused(weights: Path, tmp_path: Path) ->
         run_build.prepare(gone, "inline")
 
 
-def test_a_relative_file_is_next_to_the_experiment(weights: Path, tmp_path: Path) -> None:
-    shutil.copy(weights, tmp_path / "w.safetensors")
-    experiment = tmp_path / "mine.yaml"
-    result = config_of(SHORT).model_dump(mode="json")
-    sections = {key: result[key] for key in ("dataset", "train", "method", "rounds")}
-    experiment.write_text(yaml.safe_dump(sections | {"model": {"name": NETWORK, "weights": "w.safetensors"}}))
-    assert resolve({"experiment": str(experiment)}).model.weights == str(tmp_path / "w.safetensors")
-
-
 @pytest.mark.parametrize("error", [OSError("no route to host"), RuntimeError("invalid hash value")])
 def test_weights_that_cannot_be_fetched_are_reported_in_a_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch

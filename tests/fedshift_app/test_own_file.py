@@ -132,30 +132,6 @@ def test_a_server_cannot_make_a_node_run_a_file(experiment: Path, monkeypatch: p
     assert "is not run here" in reply.error.reason
 
 
-EDITED = FILE.replace(
-    "class Node(DomainClient):\n",
-    """class Node(DomainClient):
-    @classmethod
-    def build_model(cls, plan, params):
-        model = super().build_model(plan, params)
-        model.classifier.weight.data.mul_(2)
-        return model
-
-""",
-)
-
-
-def test_a_run_after_an_edit_is_of_the_edited_file(experiment: Path) -> None:
-    ends = []
-    for text in (FILE, EDITED, FILE):
-        (experiment.parent / "my_method.py").write_text(text)
-        done = run(experiment, "runs", rounds=1)
-        recorded = yaml.safe_load((done.folder / "config.yaml").read_text())["versions"]["plugin my_method.py"]
-        assert recorded == hashlib.sha256(text.encode()).hexdigest()[:12]
-        ends.append(done.results["weights_sha256"])
-    assert ends[0] == ends[2] != ends[1]
-
-
 def elsewhere(experiment: Path, monkeypatch: pytest.MonkeyPatch, name: str, **flat: Any) -> Path:
     """Make a run; return its ``config.yaml`` in another folder, for a process that knows nothing of its file."""
     folder = run(experiment, name, **flat).folder

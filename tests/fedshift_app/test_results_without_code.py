@@ -1,6 +1,5 @@
 """Finished runs whose plugin, package or network is not here: results need no code; what is unreadable is named."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from support import Run
 from typer.testing import CliRunner
 
 from fedshift import cli
@@ -76,31 +74,6 @@ def test_a_run_of_a_file_of_ones_own_is_compared_without_it(elsewhere: Path, tmp
     assert [row.values for row in kept.numbers.rows] == [row.values for row in numbers.rows]
     for score in ("final", "balanced_accuracy"):
         assert "mine" in compare([elsewhere], score=score).html(tmp_path / "page.html")
-
-
-@pytest.mark.usefixtures("undrawn_figures")
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{method: {name: of-a-package, mu: 0.3}}",
-        "{modules: [{name: nowhere, tau: 1}]}",
-        "{adapt: {name: nowhere}}",
-        "{plugins: [/nowhere/gone.py], model: {name: nowhere}}",
-        "{dataset: {name: nowhere, domains: [scan, street]}}",
-    ],
-)
-def test_what_a_package_brought_need_not_be_here(text: str, elsewhere: Path) -> None:
-    sections = {"plugins": []} | yaml.safe_load(text)
-    (mine,) = elsewhere.glob("*mine*")
-    for folder in elsewhere.iterdir():
-        ours = {key: value for key, value in sections.items() if key != "method" or folder == mine}
-        change(folder, **ours)
-        said = {key: ours[key]["name"] for key in ("method", "dataset") if key in ours}
-        (folder / "results.json").write_text(json.dumps(Run(folder).results | said))
-    table = compare([elsewhere], allow_different=True)
-    assert len(table.numbers.rows) == 2 and table.html() and table.csv()
-    result = CliRunner().invoke(cli.app, ["report", str(mine), "images=5"])
-    assert result.exit_code in (0, 5) and "report.html" in result.stdout, result.output
 
 
 def test_a_folder_that_cannot_be_read_is_named_and_skipped(elsewhere: Path) -> None:

@@ -229,17 +229,6 @@ def test_batchnorms_statistics_are_those_of_all_nodes_within_the_bound_and_each_
         assert (np.abs(secure.statistics[of_variance] - variance) <= bound).all(), name
 
 
-def test_statistics_are_those_of_the_nodes_that_were_not_lost(run_inline: InlineRun) -> None:
-    heard = Heard(("answers/shares", 0), ("answers", 3), ("answers/unmask", 4))
-    rest = Heard(("answers", 0), ("answers", 3))
-    given = f"{ON} {RETAKEN} federation.secure_sums_nodes=2"
-    secure = run_inline(f"nodes=10 rounds=0 {given}", grid=changing(heard))
-    run_inline(f"nodes=10 rounds=0 {SHORT} {RETAKEN}", grid=changing(rest))
-    shown = secure.rounds[0]["secure_sums"]["answers"]
-    assert (shown["nodes"], shown["threshold"], left_out(secure)) == (8, 7, [0, 3, 4])
-    assert distance(heard.statistics, rest.statistics) <= 1e-4  # of variances up to about 10, in units of 64 squared
-
-
 # --- what is refused ---------------------------------------------------------------------------------
 
 

@@ -6,11 +6,9 @@ import sys
 import pytest
 
 from fedshift.run.launch import running
-from fedshift_app.config import registry
 from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_clients.modules.catalog import MODULES
 from fedshift_core.errors import ConfigError
-from fedshift_core.extensions import OURS
 from fedshift_core.registry import imported, params_of
 
 #: Refuses what its arguments say, and tells whether torch was imported for it.
@@ -67,15 +65,6 @@ def test_all_parameters_are_listed_without_torch() -> None:
     numbers, loaded = run(program)
     assert all(int(number) > 0 for number in numbers.split())
     assert loaded == "False"
-
-
-@pytest.mark.parametrize("name", [m.name for m in registry.listed() if registry.METHODS.origin(m.name) == OURS])
-def test_the_named_parameters_are_those_of_both_sides(name: str) -> None:
-    """A side that reads none of them may leave them out."""
-    method = registry.get(name)
-    sides = [side.params_model for side in (method.strategy_class(), method.client_class())]
-    assert method.params_class() in sides
-    assert all(issubclass(method.params_class(), side) for side in sides)
 
 
 def test_the_named_parameters_are_those_of_modules_and_adaptations() -> None:

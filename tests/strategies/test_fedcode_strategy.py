@@ -70,17 +70,6 @@ def test_each_node_gets_its_own_cluster_and_nothing_of_the_others() -> None:
         assert_allclose(own, [2, 0.1] if index % 2 == 0 else [0.1, 2], rtol=1e-5)
 
 
-def test_styles_of_nodes_that_were_not_asked_are_clustered_with_the_others() -> None:
-    """Nodes take turns: after two rounds everything is as if all had come at once."""
-    server, whole = strategy(), strategy()
-    server.merge_knowledge(bundle(1, 4, 5))
-    server.merge_knowledge(bundle(0, 2, 3))
-    whole.merge_knowledge(bundle(0, 1, 2, 3, 4, 5))
-    assert np.array_equal(server.knowledge["style-prototypes"], whole.knowledge["style-prototypes"])
-    for name in ("nodes", "node-styles", "pseudo-labels"):
-        assert np.array_equal(server.state[name], whole.state[name]), name
-
-
 # --- weights and heads -----------------------------------------------------------------------------
 
 

@@ -93,14 +93,3 @@ def test_rounds_against_the_paper_with_nodes_that_come_and_go(tau: float, presen
         left_out += int((row(merged) == row(sent)).sum()) if server_round > 1 else 0
         sent = merged
     assert left_out > 0  # somewhere no update was consistent, and the weight stayed
-
-
-def test_a_count_takes_the_bytes_that_it_needs() -> None:
-    server = strategy(rounds=300)
-    sent = arrays(0)
-    played(server, sent, {0: sent})
-    assert server.state["0/rises/a.bias"].dtype == np.uint8
-    server.state |= {"0/rounds": np.array(255), "0/rises/a.bias": np.full(3, 255, np.uint8)}
-    played(server, sent, {0: sent})  # an update of 0 counts as rising
-    assert server.state["0/rises/a.bias"].tolist() == [256] * 3
-    assert server.state["0/rises/a.bias"].dtype == np.uint16

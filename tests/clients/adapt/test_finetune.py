@@ -12,14 +12,7 @@ from fedshift_clients.adapt.params import FinetuneParams
 from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import build
 from fedshift_clients.training.settings import ImageConfig
-from fedshift_core.wire.names import (
-    CORRECT,
-    DOMAINS,
-    LOCAL_CORRECT,
-    LOCAL_DOMAINS,
-    LOSS_SUM,
-    SERVER_ROUND,
-)  # fmt: skip
+from fedshift_core.wire.names import CORRECT, DOMAINS, LOCAL_CORRECT, LOCAL_DOMAINS, LOSS_SUM, SERVER_ROUND  # fmt: skip
 from fedshift_datasets.base import ImageSet
 
 

@@ -111,26 +111,6 @@ def test_nothing_stays_and_labels_do_not_matter(name: str) -> None:
     assert not torch.allclose(first, torch.cat([made.predict(x) for x, _ in made.plain_batches(TEST)]))
 
 
-def test_eata_looks_at_so_many_training_images_the_same_in_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, batches = list[list[bytes]](), DomainClient.plain_batches
-
-    def watched(self: DomainClient, images: ImageSet, *more: Any, **named: Any) -> Any:
-        if not np.shares_memory(images.x, TEST.x):
-            seen.append([image.tobytes() for image in images.x])
-        return batches(self, images, *more, **named)
-
-    monkeypatch.setattr(DomainClient, "plain_batches", watched)
-    made = client(ALL["eata"](fisher_samples=9, order="test"))
-    for made.server_round in (1, 2):
-        made.score_test(TEST)
-    own = [image.tobytes() for image in made.train_set.x]
-    places, again = ([own.index(image) for image in images] for images in seen)
-    assert len(places) == 9 and places == again
-    assert places != sorted(places)  # files are listed class by class, and slopes are means over batches
-    client(ALL["eata"](fisher_alpha=0, order="test")).score_test(TEST)
-    assert len(seen) == 2
-
-
 def test_where_a_method_classifies_in_its_own_way_that_says_which_class_a_feature_joins() -> None:
     """COPA's two heads: one never sees the class 1, so what they say together is not what the model's own does."""
     sent = domain_heads(2)

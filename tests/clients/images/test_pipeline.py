@@ -61,18 +61,6 @@ def test_full_chain_is_its_steps_one_after_the_other() -> None:
 # --- random numbers --------------------------------------------------------------------------------
 
 
-@configs
-def test_two_views_are_independent(given: dict[str, Any]) -> None:
-    x, made = images(), pipeline(**given)
-    torch.manual_seed(3)
-    state = torch.get_rng_state()
-    first, second = made.two_views(x, rng(1), rng(2))
-    assert torch.equal(torch.get_rng_state(), state)
-    for view, seed in ((first, 1), (second, 2)):
-        assert torch.equal(view, made.train(x, rng(seed)))
-    assert torch.equal(first, second) == (not given)
-
-
 # --- in the client ---------------------------------------------------------------------------------
 
 

@@ -155,25 +155,3 @@ def test_another_file_in_the_package_is_refused(wheel: Path, monkeypatch: pytest
     monkeypatch.setitem(WEIGHTS._ours, LITE.name, replace(LITE, sha256="1" * 64))  # type: ignore[arg-type]
     with refused(ConfigError, "579344248a93", "111111111111"):
         resolve({"set": SHORT})
-
-
-def test_the_command_lists_what_is_here(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    from fedshift.run.catalog.completion import values
-    from fedshift.run.catalog.networks import pretrained
-
-    assert "package:efficientnet-lite0" in values("model.weights")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    lines = pretrained().splitlines()
-    assert all(word in lines[1] for word in ("package:efficientnet-lite0", "18.8 MB", LITE.network))
-    assert lines[-1].strip() == "none"
-    for name in (
-        "hub/models--timm--resnet18.a1_in1k/snapshots/1/model.safetensors",
-        "checkpoints/resnet18-f37072fd.pth",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).touch()
-    found = [line.strip() for line in pretrained().splitlines()[-2:]]
-    assert found == ["model.name=torchvision:resnet18", "model.name=timm:resnet18.a1_in1k"]

@@ -138,16 +138,6 @@ def test_test_feature_chooses_the_last_map_at_test_only(place: int, feature: str
 # --- noise -----------------------------------------------------------------------------------------
 
 
-def test_noise_of_training_comes_from_the_rounds_generator_alone() -> None:
-    model, x, state, outcomes = enlarged(wrapped()).train(), images(), torch.random.get_rng_state(), []
-    for seed in (1, 1, 2):
-        model.start_round(rng(seed))
-        outcomes.append(torch.stack([model(x)[1] for _ in range(2)]))
-    assert torch.equal(torch.random.get_rng_state(), state)
-    first, again, other = outcomes
-    assert torch.equal(first, again) and not torch.equal(*first) and not torch.equal(first[0], other[0])
-
-
 def test_mask_at_test_has_no_noise_unless_asked_for() -> None:
     x, model, noisy = images(), enlarged(wrapped()).eval(), enlarged(wrapped(eval_noise=True)).eval()
     with torch.no_grad():

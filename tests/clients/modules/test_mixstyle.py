@@ -45,16 +45,6 @@ def test_the_map_is_that_of_a_slow_version_and_statistics_have_no_gradient() -> 
     check(fast, lambda *given: (slow_mixed(*given[:4]) * given[4]).sum(), f, partner, lam, f, drawn(1, *f.shape))
 
 
-def test_partners_across_domains_are_of_others_each_equally_often() -> None:
-    domains, rng, often = np.array([3, 3, 1, 1, 1, 0]), np.random.default_rng(0), np.zeros((6, 6))
-    for _ in range(1000):
-        often[np.arange(6), mixstyle.other_domain(domains, rng)] += 1
-    others = domains[:, None] != domains
-    assert (often[~others] == 0).all()
-    assert np.abs(often - others * 1000 / others.sum(1, keepdims=True)).max() < 100
-    assert mixstyle.other_domain(np.array([2, 2, 2]), rng) is None
-
-
 @pytest.mark.parametrize(("network", "count"), [("cnn_bn", 1), ("resnet10", 3)])
 def test_the_lower_stages_are_mixed_and_nothing_else_of_the_model_changes(network: str, count: int) -> None:
     (modules, model), x = model_of(network, probability=1.0), drawn(3, 2, 3, 32, 32)

@@ -4,8 +4,6 @@ import functools
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from refusals import refused
 from support import fedavg, image_set, new_client, shared
 from torch import Tensor
@@ -46,17 +44,6 @@ SEED = 3
 def places(number: int, seed: int = SEED, **config: Any) -> list[list[int]]:
     requested = asked_images(lambda domain: image_set(number, 2, number), config, functools.partial(generator, seed))
     return [test.y.tolist() for _, test in requested]
-
-
-@given(number=st.integers(2, 60), data=st.data())
-def test_parts_of_a_sample_are_the_sample(number: int, data: st.DataObject) -> None:
-    drawn = data.draw(st.integers(1, number))
-    cut = data.draw(st.integers(0, drawn))
-    whole, first, second = (
-        places(number, domains=["a"], drawn=[drawn], starts=[start], stops=[stop])[0]
-        for start, stop in ((0, drawn), (0, cut), (cut, drawn))
-    )
-    assert first + second == whole == sorted(set(whole)) and len(whole) == drawn
 
 
 def test_a_sample_depends_on_seed_and_domain() -> None:

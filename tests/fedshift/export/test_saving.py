@@ -95,19 +95,6 @@ def test_a_global_model_scores_what_the_run_says(fedavg: Run, save: Any) -> None
     assert digest(load_file(folder / "model.safetensors")) == digest(load_file(fedavg.folder / WEIGHTS))
 
 
-def test_the_best_round_by_validation_is_saved_where_a_run_keeps_it(finished_run: InlineRun, save: Any) -> None:
-    given = f"{QUICK} keep=best-validation allocation.validation_fraction=0.2 train.lr=0.3"
-    run = finished_run(rounds=4, set=given)
-    chosen = run.results["chosen_round"]
-    folder, result = save(run)
-    assert result.origin.server_round == chosen["round"] < 4
-    assert {domain: correct(folder, domain) for domain in chosen["domains"]} == pytest.approx(chosen["domains"])
-    (run.folder / "checkpoint" / f"weights-{chosen['round']:05d}.safetensors").unlink()
-    shutil.rmtree(folder)
-    with pytest.raises(ConfigError, match=f"(?s)round {chosen['round']}.*--round N"):
-        save(run)
-
-
 @pytest.mark.parametrize("form", [form for form in get_args(Form) if form != "safetensors"])
 def test_a_program_gives_what_the_network_gives(form: Form, fedproto: Run, save: Any, tmp_path: Path) -> None:
     """BatchNorm, and distances of prototypes, which ONNX has not of itself."""
@@ -196,17 +183,6 @@ def test_a_network_that_adapts_itself_is_reported() -> None:
     with refused(ConfigError, "method fedicon"):
         saving._before_a_score(config, False)
     assert "method fedicon" in saving._before_a_score(config, True)
-
-
-def test_before_adaptation_has_the_figures_of_before(shared_run: InlineRun, save: Any) -> None:
-    run = shared_run(method="fedavg-ft", rounds=1, set=QUICK)
-    with refused(ConfigError, "adapt.name=finetune"):
-        save(run)
-    folder, result = save(run, before=True)
-    before = run.rounds[0]["others"]["before-fine-tuning"]
-    assert {d: site.accuracy for d, site in result.measured.sites.items()} == before != run.results["final"]
-    assert correct(folder, "scan") == pytest.approx(before["scan"])
-    assert "Before a score the run adapts a model" in (folder / "README.md").read_text()
 
 
 # --- the card and model.json -------------------------------------------------------------------------------

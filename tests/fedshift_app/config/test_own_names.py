@@ -9,8 +9,7 @@ from refusals import refused
 from words import config as config_of
 
 from fedshift.lab.grid.costs.command import as_sweep
-from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.resolving import resolve, resolve_dataset
+from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 
@@ -53,14 +52,6 @@ def test_names_that_are_stated_need_no_data_dir(hospital: str, data: Path) -> No
     assert swapped.dataset.classes == ("malignant", "benign")
     one = config_of(f"dataset.data_dir={data} dataset.domains=[Bonn]", experiment=hospital)
     assert (one.dataset.domains, one.dataset.classes) == (("Bonn",), ("benign", "malignant"))
-
-
-def test_the_plain_data_set_lies_over_any_experiment(data: Path) -> None:
-    config = config_of(f"dataset=folders dataset.data_dir={data} dataset.size=32")
-    assert (config.dataset.name, config.dataset.of, config.dataset.domains) == ("folders", "", ("Aachen", "Bonn"))
-    typed = f"handwritten dataset=folders data-dir={data} dataset.size=32 allocation.validation_fraction=0"
-    assert resolve(parse_arguments(typed.split())[0]).allocation.validation_fraction == 0
-    assert resolve_dataset("folders", str(data), []).classes == ("benign", "malignant")
 
 
 #: Keys over the hospital's, each with parts of the message.

@@ -10,7 +10,6 @@ from refusals import refused
 from words import config as config_of
 
 from fedshift.lab.grid.sweep import grid
-from fedshift.lab.grid.tune import requested as tune_requested
 from fedshift_app.config import options_of_a_kind, recipes, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
@@ -80,17 +79,3 @@ def test_a_sweep_in_which_no_run_needs_the_key_is_refused() -> None:
         points("method=fedavg,fedprox", "shift.severity=1,3")
     with refused(ConfigError, "fedavg privacy.name=none", "privacy.epsilon=4"):
         points("privacy.name=none,local-dp", "set=privacy.epsilon=4")
-
-
-def test_a_search_leaves_it_out_likewise() -> None:
-    def read(*arguments: str) -> tune_requested.Request:
-        return tune_requested.read(["handwritten", "budget=1", *arguments])
-
-    request = read("method=fedavg,afl", "aggregation.afl_step=0.5")
-    assert [plan.base.config.aggregation.afl_step for plan in request.plans] == [0.1, 0.5]
-    assert any(note.startswith("aggregation.afl_step ") for note in request.notes)
-    assert "method.step" not in request.plans[1].space  # it stands for the key that the command sets
-    with refused(ConfigError, "method.step=0.2", "aggregation.afl_step=0.5"):
-        read("method=afl", "aggregation.afl_step=0.5", "search.method.step=[0.2,0.4]")
-    with refused(ConfigError, "aggregation.afl_step=0.5"):
-        read("method=fedavg,fedprox", "aggregation.afl_step=0.5")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from refusals import refused
-from support import INDEX, SEED, InlineRun, Run, fedavg, fit, image_set, same, shared
+from support import INDEX, SEED, InlineRun, Run, fedavg, image_set
 
 from fedshift.export import saving
 from fedshift.lab.pages.report import predictions
@@ -116,29 +116,6 @@ def test_images_as_they_are_go_by_the_node_the_domain_or_the_federation() -> Non
     made.federation_images = statistics((0,), (0,))  # it tells nothing, and goes by what it sees itself
     numbers = pixel_statistics.of(images.x, 16)
     np.testing.assert_allclose(seen(), by_hand(images.x, numbers.mean[None], numbers.image_std[None]), atol=2e-5)
-
-
-@pytest.mark.parametrize("way", ["fedrdn", "own", HARMONISED])
-def test_a_node_that_trains_ahead_of_a_score_does_as_in_its_next_round(way: str) -> None:
-    expected, made = (client(image_set(12, 32), way) for _ in range(2))
-    fit(expected, 6)
-    made.normalizer.restart(made.server_round)
-    epoch(made)  # has drawn nodes
-    alone = [tensor.numpy().copy() for tensor in made.class_prototypes()]
-    with made.of_domain("a"):
-        assert same([tensor.numpy() for tensor in made.class_prototypes()], alone)
-        made.train_ahead()
-    assert same(shared(made), shared(expected))
-
-
-def test_views_of_a_domain_that_is_scored_go_by_that_domain() -> None:
-    made = client(image_set(5, 8), "own")
-    ((own, _),) = epoch(made)
-    with made.of_domain("a"):
-        ((seen, _),) = epoch(made)
-        ((as_they_are, _),) = epoch(made, views=0)
-    np.testing.assert_allclose(seen, as_they_are, atol=2e-5)
-    assert not np.allclose(seen, own, atol=0.1)
 
 
 def test_harmonised_images_of_each_node_have_mean_and_deviation_of_the_federation() -> None:

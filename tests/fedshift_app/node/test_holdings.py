@@ -147,20 +147,6 @@ def test_a_held_out_domain_is_read_and_reported(test_on: str, splits: set[str]) 
         assert node_data.unheld_tests(config(""), where) == {}
 
 
-def test_an_export_divides_whole_domains_among_their_nodes(tmp_path: Path) -> None:
-    cfg = config("allocation.test_on=domain")
-    folders = export(cfg, 8, tmp_path / "nodes")
-    parts, classes = [], []
-    for folder in folders:
-        if folder.domain == "scan":
-            with np.load(folder.path / "scan_test.npz") as file:
-                parts += [x.tobytes() for x in file["x"]]
-                classes.append(np.bincount(file["y"], minlength=10))
-    assert sorted(parts) == sorted(whole("scan"))
-    assert len(classes) == 2
-    assert np.abs(classes[0] - classes[1]).max() <= 1  # files are listed class by class: no stretch of that list
-
-
 SKEWED = "shift.label_mix=own allocation.label_skew=0.3"
 
 

@@ -1,6 +1,5 @@
 """Labels and copies of a user's own images: init, prepare, a run, exported nodes and a real node agree."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from refusals import refused
-from support import InlineRun
 
 from fedshift.data import init as init_files
 from fedshift.data import prepare
@@ -127,41 +125,6 @@ def test_stated_names_that_are_one_are_refused(mixed: Path, key: str, names: str
 
 
 # --- copies -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def copied(mixed: Path) -> Path:
-    """Return the data-dir with one test image of s2 that is in training at s1, in other bytes; s1 has a split."""
-    for label in NUMBERS:
-        for split, kept in (("train", "123"), ("test", "4")):
-            (mixed / "s1" / split / label).mkdir(parents=True)
-            for number in kept:
-                (mixed / "s1" / label / f"{number}.png").rename(mixed / "s1" / split / label / f"{number}.png")
-        shutil.rmtree(mixed / "s1" / label)
-    with np.load(mixed / "s2_test.npz") as archive:
-        Image.fromarray(archive["x"][0]).save(mixed / "s1" / "train" / "0" / "copy.bmp")
-    return mixed
-
-
-LINE = "exact copies: 1 of 33 test images"
-
-
-def test_prepare_and_the_log_of_a_run_count_exact_copies(
-    copied: Path, capsys: pytest.CaptureFixture[str], run_inline: InlineRun
-) -> None:
-    given = [f"data-dir={copied}", STATED, "dataset.size=16"]
-    assert prepare.prepare("folders", given, as_json=False) == 0
-    line = capsys.readouterr().out.splitlines()[1]
-    assert LINE in line and "s2 test image 0 = s1 train s1/train/0/copy.bmp" in line
-    run = run_inline(dataset="folders", data_dir=str(copied), nodes=2, rounds=1, set=f"{SMALL} {STATED}")
-    assert LINE in (run.folder / "log.jsonl").read_text()
-    with np.load(copied / "s2_test.npz") as archive:
-        Image.fromarray(archive["x"][0]).save(copied / "s1" / "test" / "3" / "copy.bmp")
-    capsys.readouterr()
-    assert prepare.prepare("folders", given, as_json=True) == 0
-    out = capsys.readouterr().out
-    content = json.loads(out[out.index("{\n") :])["exact_copies"]
-    assert content["two_labels"] == 1 and content["tests_in_training"] > 0
 
 
 def test_a_file_of_two_sites_stops_a_run_before_it_starts(mixed: Path) -> None:

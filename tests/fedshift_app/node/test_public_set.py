@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Message
 from placed_nodes import config, names, place, real
 from refusals import refused
-from support import InlineRun, public_set_feature
+from support import public_set_feature
 
 from fedshift.run.checking import check_data
 from fedshift.site.deploy.exporting import export
@@ -168,20 +168,6 @@ def test_a_users_own_public_site_is_no_domain_of_the_run(tmp_path: Path) -> None
 
 
 # --- printed ----------------------------------------------------------------------------------------------
-
-
-def test_networks_differ_and_class_scores_alone_travel(run_inline: InlineRun) -> None:
-    text = (
-        "dataset.domains=[scan,street] dataset.public=0.02 allocation.share=0.05 train.epochs=1 model.name=cnn3 "
-        "model.per_node=[cnn3,cnn] method.public_epochs=1 method.first_epochs=1 method.public_images=10"
-    )
-    run = run_inline(method="fedmd", nodes=2, rounds=2, set=text)
-    scores, head = 7 * 10 * 4, 128  # 14 public images in two windows; what NumPy's format puts before an array
-    assert run.results["num_parameters"] == 0
-    assert [line["bytes_up"] for line in run.rounds] == [2 * (scores + head)] * 2
-    assert [line["bytes_down"] for line in run.rounds] == [0, 2 * (scores + head + 16 + head)]
-    assert [*run.rounds[0]["losses"]] == ["loss", "loss/ce"] and "loss/digest" in run.rounds[1]["losses"]
-    assert "14 images, the same on all nodes" in (run.folder / "log.jsonl").read_text()
 
 
 # --- the same on all nodes --------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """``keep=best-validation``, ``evaluate.patience``, and runs that are made longer when they are resumed."""
 
-import contextlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from fedshift.run import reading
 from fedshift.run.engine import inline
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node.state_store import StateStore
-from fedshift_app.run import checkpoints, model_selection, resuming, status
+from fedshift_app.run import checkpoints, model_selection, status
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT, VALIDATION_LOSS_SUM
 from fedshift_strategies.federation.context import RoundResult
@@ -221,31 +219,6 @@ def test_a_chosen_round_that_is_damaged_is_reported(
 
 
 # --- more rounds ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("method", "given", "named"),
-    [
-        ("fedavg", "train.schedule=cosine", "train.schedule=cosine"),
-        ("fedavg", "train.schedule=linear", "linear"),
-        ("fedproc", "", "fedproc"),
-        ("fedicon", "method.classifier_rounds=1", "method.classifier_rounds"),
-        ("fedicon", "method.lie=false", ""),
-        ("fedavg", "train.schedule=step train.schedule_steps=[7]", ""),
-    ],
-)
-def test_what_goes_by_the_number_of_rounds(method: str, given: str, named: str, tmp_path: Path) -> None:
-    kept = resolve({"method": method, "set": given, "rounds": 4}).model_dump(mode="json")
-    content = {"resolved": kept, "run_id": "0" * 32, "engine": "inline", "nodes": 4}
-    (tmp_path / "config.yaml").write_text(json.dumps(content))
-
-    def resumed(rounds: int) -> int:
-        return resuming.resolve({"resume": str(tmp_path), "rounds": rounds}, hold=False)[0].rounds
-
-    with refused(ConfigError, "rounds is 4", 9, named) if named else contextlib.nullcontext():
-        assert resumed(9) == 9
-    with pytest.raises(ConfigError, match="rounds is 4 there, requested is 3"):
-        resumed(3)
 
 
 def test_a_run_that_ended_early_says_so_and_is_not_made_longer(

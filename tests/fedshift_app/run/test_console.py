@@ -7,7 +7,6 @@ import pytest
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import console
 from fedshift_app.run.console import duration, round_line
-from fedshift_core.limits import MOST_SHOWN
 from fedshift_strategies.federation.context import RoundResult
 
 DOMAINS = {"mnist": 91.26, "usps": 75.0, "mnistm": 68.14}
@@ -70,12 +69,6 @@ def test_a_table_has_a_row_of_each_domain_and_of_averages(changes: dict[str, Any
     assert {*rows} <= {" ".join(line.split()) for line in text.splitlines()}
     assert all(line.isprintable() for line in text.splitlines())
     assert ("60, 70, 80, 90, 100" in text) == ("averaged_over" in changes)
-
-
-def test_a_table_of_a_resumed_run_shows_few_names_of_an_earlier_version() -> None:
-    text = table(others={f"\x1b[2J\n{i}" + "x" * 100_000: FINAL for i in range(900)})
-    assert all(line.isprintable() for line in text.splitlines())
-    assert len(text) < 100_000 and text.splitlines()[2].count("[2J") == MOST_SHOWN
 
 
 @pytest.mark.parametrize(

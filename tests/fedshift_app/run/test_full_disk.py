@@ -130,13 +130,6 @@ def test_nodes_that_cannot_keep_their_private_parts_end_the_run_which_goes_on_wi
     assert outcome(resume(tmp_path)) == outcome(whole_run)
 
 
-def test_scoring_needs_no_room(tmp_path: Path, full_while: Callable[..., None]) -> None:
-    full_while(MessageType.EVALUATE, "/")
-    run = start(tmp_path, **FLAT | {"rounds": 1})
-    assert None not in run.rounds[0]["accuracy"].values()
-    assert run.rounds[0]["left_out"] == []
-
-
 def test_a_status_and_a_log_that_cannot_be_written_end_no_run(
     tmp_path: Path, failing: Failing, whole_run: Run, capsys: Any
 ) -> None:

@@ -116,16 +116,6 @@ def test_any_moment_will_do(name: str, stage: str, tmp_path: Path, kill_at: Kill
     assert not list(run.folder.glob("checkpoint/*.part"))
 
 
-def test_a_run_with_few_checkpoints_goes_on_from_its_first_round(tmp_path: Path, kill_at: KillAt) -> None:
-    settings = f"{SHORT} checkpoint_seconds=1000"
-    whole = start(tmp_path / "whole", set=settings)
-    with kill_at("metrics.jsonl:3", "half"):
-        start(tmp_path / "runs", set=settings)
-    run = resume(tmp_path / "runs")
-    assert outcome(run) == outcome(whole)
-    assert run.results["resumed_after"] == [1]
-
-
 def test_killed_while_it_is_resumed(tmp_path: Path, kill_at: KillAt, whole_run: Run) -> None:
     with kill_at("round-00002.json", "before"):
         start(tmp_path, method=KEEPING)

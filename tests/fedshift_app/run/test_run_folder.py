@@ -83,15 +83,6 @@ def test_missing_domain_is_not_zero() -> None:
     assert summarised(history({"a": None}, {"a": 0.0}))["best_test"]["round"] == 2  # 0 % is better than no answer
 
 
-def test_rounds_that_were_not_scored_count_in_the_totals_only() -> None:
-    """Of nine rounds, 2 and 5 to 9 are scored: the last five of those are the last five of all."""
-    values = [{}, {"a": 99.0}, {}, {}, {"a": 10.0}, {"a": 20.0}, {"a": 30.0}, {"a": 40.0}, {"a": None}]
-    result = summarised(history(*values))
-    assert (result["rounds"], result["averaged_rounds"], result["bytes_up"]) == (9, 5, 450)
-    assert (result["domains"], result["final"]) == ({"a": 25.0}, {"a": None})
-    assert result["best_test"] == {"round": 2, "chosen_on": "test images", "domains": {"a": 99.0}, "avg": 99.0}
-
-
 @pytest.mark.parametrize(
     ("scored", "over"),
     [

@@ -156,16 +156,6 @@ def test_what_cannot_be_said_is_reported(tmp_path: Path, content: str | None) ->
         status.read(tmp_path)
 
 
-def test_the_newest_run_is_shown(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no run folder in"):
-        status.newest(tmp_path)
-    for name, age in (("b", 5), ("a", 1), ("c", 9)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").touch()
-        os.utime(tmp_path / name / "config.yaml", (time.time() - age,) * 2)
-    assert status.newest(tmp_path).name == "a"
-
-
 # --- a site ----------------------------------------------------------------------------------------
 
 NODES = {"success": True, "nodes": [{"node-id": "1", "status": "online"}, {"node-id": "2", "status": "offline"}]}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedshift import cli
 from fedshift.run.catalog import completion, methods
-from fedshift_app.config import dotted_keys, files, registry
+from fedshift_app.config import files, registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
@@ -101,13 +101,6 @@ def test_every_key_that_is_completed_is_one() -> None:
         except ConfigError as error:  # 1 may be no value of it
             result = str(error)
         assert "unknown key" not in result, key
-
-
-def test_keys_of_one_section() -> None:
-    lines = shown("keys", "privacy").splitlines()
-    assert {line.split()[0] for line in lines if line.startswith("privacy.")} == {
-        key for key in dotted_keys.known() if key.startswith("privacy.")
-    }
 
 
 def test_a_key_that_several_methods_have_stands_under_each() -> None:

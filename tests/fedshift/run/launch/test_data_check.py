@@ -53,15 +53,6 @@ def test_everything_that_is_there_is_reported(images: Path, capsys: pytest.Captu
     assert page["nearly_same"]["across_domains"] == 1
 
 
-def test_links_that_lead_nowhere_are_reported_with_the_remedy(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path in (images / "south" / "bar").glob("*.jpg"):
-        path.unlink()
-        path.symlink_to("../../.git/annex/objects/ab/cd/MD5E-s1--0.jpg/MD5E-s1--0.jpg")
-    page = report(capsys, "folders", f"data-dir={images}", code=1)
-    away = [one["reason"] for one in page["broken"] if "south/bar" in one["file"]]
-    assert len(away) == 10 and all("git annex get" in reason for reason in away)
-
-
 # --- init --------------------------------------------------------------------------------------------
 
 

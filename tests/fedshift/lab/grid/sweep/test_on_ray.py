@@ -126,18 +126,6 @@ def test_a_node_refuses_what_it_cannot_do_alike(tmp_path: Path) -> None:
     assert on_ray.do(["true"], tmp_path, tmp_path, "mine", there, point.config) == ""
 
 
-def test_an_interrupted_task_ends_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(on_ray.time, "sleep", interrupt)
-    ended = tmp_path / "ended"
-    script = f"import signal,sys,time; signal.signal(15, lambda *_: sys.exit(open({str(ended)!r}, 'w').close()));"
-    script += "time.sleep(60)"
-    with pytest.raises(KeyboardInterrupt):
-        on_ray._once([sys.executable, "-c", script], tmp_path, {})
-
-
 def test_an_address_without_a_cluster_or_a_simulation_is_refused_in_one_line() -> None:
     with socket.socket() as listening:  # nobody listens once it is closed
         listening.bind(("127.0.0.1", 0))

@@ -141,18 +141,6 @@ def test_a_repeated_seed_counts_once_and_another_number_is_refused(run: MakeRun)
         compare(other)
 
 
-def test_a_run_and_its_model_scored_again_compare_by_the_last_round(run: MakeRun, tmp_path: Path) -> None:
-    """A score of five rounds and one of the last alone; the refusal names ``--score final``, which compares them."""
-    last = {"scan": 4.0, "street": 5.0}
-    first = run("fedavg", 0, 1, 2, final=last, name="trained", weights_sha256="w")
-    marks = {"scored_again": {"run": "trained", "round": 3}}
-    again = run("fedavg", 0, 4, 5, name="again", recorded=marks, averaged_rounds=1, weights_sha256="w")
-    with refused(ConfigError, "trained and again", "again is the model of trained scored again", "--score final"):
-        compare([first, again])
-    assert notes([first, again], "again repeats trained with the same numbers and counts once", score="final")
-    assert notes(keep([again], tmp_path / "kept"), "scored again")
-
-
 def test_folders_files_and_unfinished_runs(run: MakeRun, tmp_path: Path) -> None:
     fedavg, i2pfl = run("fedavg"), run("i2pfl")
     keep([i2pfl], tmp_path / "kept")

@@ -82,15 +82,3 @@ def test_runs_that_do_not_belong_together_are_refused(keep: Keep) -> None:
     fewer = keep("fedavg", "[texture]", counts="{scan: 2, street: 1}")
     with refused(ConfigError, "--unseen: allocation.counts.street is 2"):
         unseen([*in_turn(keep, "fedavg", {0: 0}), fewer])
-
-
-def test_what_is_said_of_the_domain_that_is_held_out_is_no_other_setting(keep: Keep) -> None:
-    """Zero nodes of it, or no share of it."""
-    shares = {"scan": 0.1, "street": 0.2, "texture": 0.3}
-    runs = []
-    for out in reversed(THREE):
-        rest = ", ".join(f"{domain}: {share}" for domain, share in shares.items() if domain != out)
-        zero = "{scan: 0, street: 2, texture: 2}" if out == "scan" else ""
-        runs.append(keep("fedavg", f"[{out}]", counts=zero, given=f"'allocation.share={{{rest}}}'"))
-    (row,) = unseen(runs).rows
-    assert row.by_seed[0]["AVG"] == pytest.approx(30)
