@@ -79,13 +79,6 @@ def test_stop_gradient_changes_the_gradient_of_apa_and_no_value(intra: str, leve
         assert not np.allclose(live["apa"][1], default["apa"][1], rtol=1e-2)
 
 
-@pytest.mark.parametrize(("level", "reduction"), [("sample", "mse_mean"), ("class_mean", "class_sum")])
-def test_unsquared_distance_has_a_gradient_where_a_feature_lies_on_its_target(level: str, reduction: str) -> None:
-    """The root's own has none at 0; here it is 0."""
-    params = {"apa_dist": "l2", "apa_level": level, "apa_reduction": reduction, "intra_proto": "none_mixup"}
-    assert not flat_gradients(started(params), batch(b=1))["apa"][1].any()
-
-
 def test_scope_epoch_takes_the_means_of_the_epoch_before() -> None:
     made, draws = started({"augproto_scope": "epoch"}), Draws()
     # Weights do not move here, as no step is taken. Epoch 0 never sees class 2.

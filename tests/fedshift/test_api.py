@@ -2,9 +2,7 @@
 
 import asyncio
 import doctest
-import importlib
 import os
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -55,11 +53,6 @@ def test_the_package_imports_nothing_and_names_all() -> None:
         assert getattr(fs, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         fs.nothing  # noqa: B018
-
-
-def test_its_functions_keep_their_names_when_rooms_of_the_same_names_are_imported() -> None:
-    assert importlib.import_module("fedshift.run") is sys.modules["fedshift.run"] is not fs.run
-    assert callable(fs.run)
 
 
 def test_a_run_is_that_of_the_command_and_an_object(run_inline: InlineRun) -> None:

@@ -120,11 +120,6 @@ def test_nodes_and_training_are_the_papers(experiment: str) -> None:
     assert {*catalog.get(known.name).domains} - {*known.domains} == ({"mnistm"} if known.name == "digits" else set())
 
 
-@pytest.mark.parametrize("experiment", [name for name in names("experiments") if not name.startswith(PAPERS)])
-def test_other_experiments_leave_the_precision_to_the_machine(experiment: str) -> None:
-    assert config_of(experiment).train.precision == "auto"
-
-
 def parts_of(config: RunConfig, nodes: int | None = None) -> Iterator[tuple[str, NDArray[np.int64], Parts]]:
     """Yield of each node its domain, the labels that its domain has, and its parts."""
     held, classes = dealt(config, nodes), len(catalog.get(config.dataset.name).classes)

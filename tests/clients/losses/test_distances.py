@@ -270,10 +270,6 @@ def test_moments_of_equal_samples_are_finite_and_do_not_move_them_apart() -> Non
     assert torch.equal(gradient(fedseproto.moment_kl, z), z)
 
 
-def test_reconstruction_is_the_mean_over_all_values() -> None:
-    check(fedseproto.reconstruction, lambda x, y: ((x - y) ** 2).mean(), drawn(0, 2, 3, 4, 4), drawn(1, 2, 3, 4, 4))
-
-
 def slow_distillation(s: Float, d: Float, t: Float, temperature: float, form: str, direction: str) -> Any:
     teacher, *others = (softmax(each / temperature) for each in (t, s, d))
     pairs = [(teacher, q) if direction == "teacher_student" else (q, teacher) for q in others]

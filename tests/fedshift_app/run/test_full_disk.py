@@ -221,15 +221,6 @@ def refused(folder: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("stage", ["before", "half", "unnamed"])
-def test_a_kill_as_a_run_begins_leaves_no_run(stage: str, tmp_path: Path, kill_at: KillAt) -> None:
-    with kill_at("config.yaml", stage):
-        start(tmp_path, rounds=1, set=SHORT)
-    assert "is not the folder of a run: it has no config.yaml" in refused(tmp_path)
-    with pytest.raises(ConfigError, match="no run folder in"):
-        status.newest(tmp_path)
-
-
 def test_an_error_of_the_disk_names_the_file_and_is_both_kinds(tmp_path: Path, failing: Failing) -> None:
     (tmp_path / "x").write_text("before")
     with failing("x.part"), pytest.raises(FedShiftError) as caught:
