@@ -52,19 +52,6 @@ def share_for(nodes: int, portion: float | None) -> str | float:
 # --- every way of dividing -------------------------------------------------------------------------------
 
 
-@given(counts=class_counts, nodes=st.integers(1, 5), seed=seeds, ways=disjoint)
-def test_nodes_hold_different_images(counts: list[int], nodes: int, seed: int, ways: dict[str, Any]) -> None:
-    total = sum(counts)
-    share = share_for(nodes, ways["portion"])
-    assume(total >= nodes and (share == "equal" or round(float(share) * total) > 0))
-    parts = deal(counts, nodes, seed, share=share, label_skew=ways["label_skew"])
-    assert (np.diff(whole(*parts)) > 0).all()
-    sizes = [len(each.train) for each in parts]
-    assert min(sizes) > 0 and (ways["label_skew"] is not None or np.ptp(sizes) <= 1)
-    # All of the domain, or as many as the share says.
-    assert sum(sizes) == (total if share == "equal" else nodes * min(round(float(share) * total), total // nodes))
-
-
 @pytest.mark.parametrize(
     ("counts", "chosen", "named"),
     [

@@ -23,6 +23,7 @@ from words import config as config_of
 from fedshift.export import saving
 from fedshift.lab.pages.report import predictions
 from fedshift.run import reading
+from fedshift.run.catalog import networks
 from fedshift_app.config import validating
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import one_time_payload as node_payload
@@ -230,3 +231,10 @@ def test_a_saved_model_has_the_frozen_parts(weights: Path, run_inline: InlineRun
     assert str(weights) not in file.with_name("model.json").read_text()
     again = config_of(f"{SHORT} model.weights={file}")
     assert len(initial_model.begin(again)[1].from_file) == len(result)  # our own names, the head too
+
+
+def test_the_command_tells_what_is_in_a_network() -> None:
+    lines = networks.table(["cnn", NETWORK], 32, markdown=True).splitlines()
+    assert lines[2].startswith("| cnn | 64 | 156,160 |") and lines[3].startswith(f"| {NETWORK} | 1024 | ")
+    with refused(ConfigError, "cnn", "32x32", "--size 64"):
+        networks.table(["cnn"], 64, markdown=False)

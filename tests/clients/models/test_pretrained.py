@@ -18,7 +18,7 @@ from fedshift_app.config.validating import from_json
 from fedshift_app.run import initial_model
 from fedshift_clients.models import networks, packages, weights
 from fedshift_clients.models.freezing import freeze
-from fedshift_clients.models.levels import feature_levels
+from fedshift_clients.models.levels import feature_levels, level_features
 from fedshift_clients.models.libraries import without_weights
 from fedshift_clients.models.packages import WEIGHTS
 from fedshift_clients.models.stages import feature_stages
@@ -93,6 +93,15 @@ def test_a_network_that_is_no_row_of_modules_is_one_stage(name: str) -> None:
     assert stages is not None and stages.widths == (2048,) and feature_levels(model.encoder) is None
     with refused(ConfigError, "stages:1", name):
         freeze(model, "stages:1", name)
+
+
+def test_levels_of_timm_are_activations_unless_another_norm_replaces_them() -> None:
+    model = outline("timm:resnet18")
+    with level_features(feature_levels(model.encoder) or []) as found, torch.no_grad():
+        model(images().to("meta"))
+    assert [f.shape[1] for f in found] == [64, 64, 128, 256, 512]
+    other = networks.with_group_norm(networks.build("timm:mobilenetv3_small_050", 5, 0), 2)
+    assert {*(feature_levels(other.encoder) or [])} <= {*other.modules()}
 
 
 def test_the_networks_layers_hold_what_the_package_has(wheel: Path) -> None:

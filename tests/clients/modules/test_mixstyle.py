@@ -7,7 +7,7 @@ import pytest
 import torch
 from refusals import refused
 from slow_terms import check, styles, with_style
-from support import Float, as64, drawn
+from support import Float, InlineRun, as64, drawn
 
 from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel
@@ -17,6 +17,9 @@ from fedshift_clients.modules.params import MixStyleParams
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
+
+FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
+M = "modules.mixstyle."
 
 
 def slow_mixed(f: Float, partner: Any, lam: Float, cut: Float | None = None) -> Any:
@@ -73,6 +76,24 @@ def test_across_domains_views_of_a_batch_count_one_after_another_and_one_domain_
     assert not torch.equal(passed([0, 1, 1, 0]), plain)
     assert not torch.equal(model(torch.cat([x, x]))[1][:4], plain)  # two views in one pass
     assert torch.allclose(model(x[:3])[1], plain[:3], atol=1e-6)  # other images
+
+
+OVER = [
+    ("fpl", "model.name=cnn_bn images.views=2", "train.precision=bf16"),
+    ("fedavg", "modules=[within-domains,mixstyle,f2dc] modules.within-domains.coral=1.0",
+     f"allocation.mixing=0.6 {M}mix=crossdomain"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "setting", "more"), OVER)
+def test_it_goes_over_any_method_and_changes_what_is_trained(
+    method: str, setting: str, more: str, run_inline: InlineRun
+) -> None:
+    text = f"{FEW} {'' if 'modules=' in setting else 'modules=[mixstyle]'} {setting} {more} {M}probability="
+    plain, mixing = (run_inline(nodes=2, method=method, rounds=2, set=f"{text}{p}") for p in (0.0, 1.0))
+    losses, others = (run.rounds[-1]["losses"] for run in (plain, mixing))
+    assert losses.keys() == others.keys() and losses["loss/ce"] != others["loss/ce"]
+    assert plain.results["weights_sha256"] != mixing.results["weights_sha256"]
 
 
 def test_a_network_without_such_stages_is_refused() -> None:

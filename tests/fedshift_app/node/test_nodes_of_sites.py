@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from real_node import AppOfNode
 from refusals import refused
 from support import node as node_of
 
+from fedshift.site import stop
 from fedshift.site.deploy.exporting import NodeFolder
+from fedshift.site.nodes import SiteNode
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
@@ -114,6 +117,14 @@ def test_an_image_of_two_sites_is_refused(images: Path, tmp_path: Path) -> None:
     (tmp_path / "linked" / "south").symlink_to("north", target_is_directory=True)
     with pytest.raises(DataError, match="are one file"):
         node_data.own_images(cfg, place(cfg, tmp_path / "linked", "north,south"))
+
+
+def test_what_is_forgotten_is_of_all_its_sites(images: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    about = [{"domain": domain, "origin": str(images / domain)} for domain in SITES]
+    entries = [SimpleNamespace(kind="images", about=each) for each in about]
+    monkeypatch.setattr(stop.inventory, "entries", lambda: entries)
+    node = SiteNode(tmp_path, {"domain": "north, West", "data-dir": str(images)})
+    assert stop._cached(node) == [entries[0], entries[2]]
 
 
 # --- its app -------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation import silence
 from fedshift_strategies.federation.roster import Listener
-from fedshift_strategies.federation.silence import FIRST_PAUSE, LONGEST_PAUSE, MOST_PENDING, Silence
+from fedshift_strategies.federation.silence import Silence
 
 QUERY, TRAIN, EVALUATE = MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE
 
@@ -156,23 +156,6 @@ def test_where_nobody_answers_the_run_ends_with_that() -> None:
     for words in ("no node delivered a usable result", "none of 2 connected nodes answered"):
         with pytest.raises(FederationError, match=words):
             server.round()
-
-
-def test_pauses_double_up_to_a_bound() -> None:
-    clock, grid = Time(), QueueGrid(1, {100: {QUERY}})
-    quiet = Silence(clock, clock)
-    quiet.miss(100, TRAIN)
-    times = []
-    for _ in range(40_000):
-        before = len(grid.sent)
-        assert quiet.look(grid, [100], question) == []  # type: ignore[arg-type]
-        times += [clock.now] * (len(grid.sent) - before)
-        clock.now += 1
-    pauses = np.diff(times).tolist()
-    assert pauses[:7] == [FIRST_PAUSE * 2**i for i in range(7)]
-    assert set(pauses[7:]) == {LONGEST_PAUSE}
-    assert len(quiet._silent[100].pending) == MOST_PENDING
-    assert quiet.since() == {100: 1000.0}
 
 
 def question(node_id: int) -> Message:

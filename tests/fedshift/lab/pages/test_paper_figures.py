@@ -37,7 +37,7 @@ def test_each_script_draws(name: str, more: list[str], f2dc: Run, script: Any, t
 
 
 def test_a_mistake_is_a_line(f2dc: Run, script: Any) -> None:
-    with pytest.raises(SystemExit, match="^error: .*nodes 0 to 3, found 9"):
+    with pytest.raises(SystemExit, match=r"^error: .*nodes 0 to 3, found 9"):
         script("opened").show(lambda: script("features").main([str(f2dc.folder), "--node", "9"]))
 
 

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -94,6 +95,19 @@ def test_limits_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "the system shows 64 cores and grants 2.5 to this process: actors=2" in result
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert diagnostics.cores_granted() == 64
+
+
+def test_memory_and_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory: Any = SimpleNamespace(available=3_000_000_000)
+    monkeypatch.setattr(diagnostics.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(diagnostics.os, "cpu_count", lambda: 8)
+    assert message_of(diagnostics.memory()).endswith("about 1.1 GB for each of 8 cores: actors=2")
+    memory.available = 20_000_000_000
+    assert message_of(diagnostics.memory()) == ""
+    (tmp_path / "version").write_text("NVRM")
+    monkeypatch.setattr(diagnostics, "NVIDIA", tmp_path / "version")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "there is an NVIDIA driver, but torch" in message_of(diagnostics.devices())
 
 
 def test_ports_that_cannot_be_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What is written for Flower's command: addresses and the configuration of a run."""
 
+import stat
 import tempfile
 import tomllib
 from pathlib import Path
@@ -39,6 +40,18 @@ def long_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
+
+
+def test_rays_folder_is_short_private_and_removed(long_tmpdir: Path) -> None:
+    """In a longer one Ray cannot start, or leaves its own folder in TMPDIR for good."""
+    with local_superlink.temporary_folder(for_ray=True) as home:
+        assert len(str(home)) <= local_superlink.LONGEST_HOME
+        assert stat.S_IMODE(home.stat().st_mode) == 0o700
+        assert local_superlink.environment(home)["RAY_TMPDIR"] == str(home)
+        assert list(long_tmpdir.iterdir()) == []
+    assert not home.exists()
+    with local_superlink.temporary_folder() as other:
+        assert other.parent == long_tmpdir
 
 
 def test_a_long_tmpdir_without_another_place_is_named(long_tmpdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

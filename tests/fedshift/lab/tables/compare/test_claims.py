@@ -142,20 +142,6 @@ def test_rows_of_other_rounds_than_the_last_five_are_marked_and_named(pair: Make
     assert "†" not in claims([tmp_path], score="final").text()
 
 
-def test_what_does_not_compare_says_why(pair: Make, make: Make, tmp_path: Path) -> None:
-    pair()
-    make("fedprox", 0, 55)
-    make("fpl", 0, 55, more={"sketch": None})  # no mean over a part is taken
-    pair("model.name=resnet18", folder="large")
-    checked = claims([tmp_path])  # each folder in it is a comparison of its own
-    fields = {(claim.row, claim.runs.split(":")[0]): (claim.verdict, claim.why) for claim in of_table(checked)}
-    assert fields == {
-        ("F2DC", "pacs"): (OTHER_SIZE, ""), ("FedProx", "pacs"): (NOT_TESTED, ""),
-        ("FPL", "pacs"): (NOT_COMPARABLE, "no common seed"),
-        ("F2DC", "large"): (NOT_COMPARABLE, "model.name=resnet18 (paper resnet10)"),
-    }  # fmt: skip
-
-
 def test_the_command_in_three_forms_counts_all_rows_and_shows_fewer(pair: Make, make: Make) -> None:
     place = pair()
     for seed in range(3):

@@ -143,9 +143,3 @@ def test_print_errors_belong_to_their_table() -> None:
     assert printed_module.get("f2dc.table1b").checks() == [
         "Table 1b F2DC (PACS): sample STD of domains = 5.93 (population 5.14), printed STD = 5.83"
     ]
-
-
-def test_a_printed_spread_is_kept() -> None:
-    table = printed_module.get("fedicon.table1")
-    row = table.standing(resolved("fedicon-digit5-covariate", {"method.name": "fedicon"})).row
-    assert (row.value("MNIST"), row.spread("MNIST")) == (89.67, 1.48)

@@ -129,18 +129,6 @@ def test_warnings_name_what_differs_and_equal_weights(run: MakeRun) -> None:
     ]  # fmt: skip
 
 
-def test_a_repeated_seed_counts_once_and_another_number_is_refused(run: MakeRun) -> None:
-    """By the number that is asked for: a run of which the last round alone is the same is no repetition."""
-    runs = [run("fedavg", name=name, weights_sha256="w") for name in ("a", "b")]
-    assert numbers(runs).rows[0].seeds == (0,)
-    assert notes(runs, "b repeats a with the same numbers and counts once")
-    of = {"final": {"scan": 50.0, "street": 40.0}, "weights_sha256": "w"}
-    other = [runs[0], run("fedavg", 0, 1, 3, name="c", **of)]
-    assert numbers(other, score="final").rows[0].values["AVG"].mean == 45
-    with refused(ConfigError, "fedavg", "seed 0", "a and c"):
-        compare(other)
-
-
 def test_folders_files_and_unfinished_runs(run: MakeRun, tmp_path: Path) -> None:
     fedavg, i2pfl = run("fedavg"), run("i2pfl")
     keep([i2pfl], tmp_path / "kept")
