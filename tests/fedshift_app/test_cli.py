@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from image_trees import noise_sites
 from PIL import Image
 from refusals import worded
 from support import ROOT, Command, Run, image_set
@@ -200,6 +201,19 @@ def test_preview_takes_keys_of_prepare_and_a_data_dir(fedshift: Command, tmp_pat
         assert fedshift("preview", *words.split(), "-o", f"{i}.png").code == 0
     pictures = [(tmp_path / f"{i}.png").read_bytes() for i in range(5)]
     assert pictures[0] == pictures[1] == pictures[2] != pictures[3] == pictures[4]
+
+
+@pytest.mark.parametrize("public", [(), ("--public", "0.5")])
+def test_preview_names_an_image_that_cannot_be_read_and_goes_on(
+    public: tuple[str, ...], fedshift: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    noise_sites(tmp_path / "images", 6)
+    assert fedshift("init", "mine", "data-dir=images").code == 0
+    broken = tmp_path / "images" / "a" / "cat" / "0.png"
+    broken.write_bytes(broken.read_bytes()[:100])
+    assert fedshift("preview", "mine/mine.yaml", *public, "-o", "x.png").code == 0
+    assert (tmp_path / "x.png").is_file()
+    assert str(broken) in caplog.text
 
 
 # --- export -----------------------------------------------------------------------------------------------

@@ -1,12 +1,15 @@
 """`fedshift cache`: images and features that are kept are listed, verified and deleted, and nothing else is."""
 
+import contextlib
 import fcntl
 import json
 import os
+import pty
 import shutil
 import time
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from own_sites import make
@@ -174,3 +177,18 @@ def test_unknown_names_and_contradictions_are_one_line(filled: list[Entry]) -> N
         error = _run(*arguments)[2]
         assert named in error and "\n" not in error
     assert len(inventory.entries()) == 4
+
+
+@pytest.mark.parametrize(("answer", "left"), [(b"n\n", 4), (b"y\n", 3)])
+def test_it_asks_first(
+    filled: list[Entry], monkeypatch: pytest.MonkeyPatch, answer: bytes, left: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+    unasked = dict.fromkeys(("features", "images", "everything", "yes"), False)
+    with os.fdopen(theirs) as terminal, contextlib.suppress(click.Abort):
+        monkeypatch.setattr("sys.stdin", terminal)
+        cache_command.delete([filled[0].name], unused=None, **unasked)
+    os.close(ours)
+    assert f"Delete these 1 ({cache_command.size_of(filled[0].bytes)})?" in capsys.readouterr().out
+    assert len(inventory.entries()) == left

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fedshift import cli
 from fedshift.lab.grid.costs.dry_run import Measured, measure
-from fedshift.lab.grid.costs.grid_dry_run import HEAD, sweep
+from fedshift.lab.grid.costs.grid_dry_run import HEAD, sweep, tune
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
@@ -110,3 +110,14 @@ def test_a_sweep_is_the_sum_of_its_runs_and_writes_nothing(tmp_path: Path) -> No
 def test_what_is_wrong_is_refused(arguments: str, named: str) -> None:
     with refused(ConfigError, named):
         CliRunner().invoke(cli.app, arguments.split(), catch_exceptions=False)
+
+
+def test_a_search_is_its_trials_and_the_runs_to_compare(tmp_path: Path) -> None:
+    keys = ["handwritten", "method=fedavg,fedprox", "budget=5", "seed=0,1", "jobs=2", "nodes=4", *QUICK]
+    text = tune([*keys, f"output-dir={tmp_path / 'runs'}"])
+    assert text.splitlines()[0] == "2 methods: at most 10 trials, then 8 runs to compare"
+    assert not (tmp_path / "runs").exists()
+    # A trial's weights are removed when it has ended: five have one folder with weights, and four with texts.
+    trials, compared = (row(text, name)[-4:-2] for name in ("fedavg: trials", "fedavg: to"))
+    assert trials[1] == compared[1] == "MB" and float(trials[0]) < 0.75 * float(compared[0])
+    assert row(text, "fedavg: trials")[2] == "5" and row(text, "fedprox: to")[3] == "4"
