@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 from slow_terms import softmax
-from support import C, Float, fedavg, fit, image_set, new_client, same, scored_weights, shared, weights
+from support import C, Float, fit, image_set, new_client, same, scored_weights, shared
 from torch import nn
 
-from fedshift_clients.adapt.finetune import Finetune
-from fedshift_clients.adapt.params import FinetuneParams
 from fedshift_clients.methods.ditto import PERSONAL, DittoClient
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.batches import Batch
@@ -63,16 +61,6 @@ def test_both_models_against_numpy(weight: float, lr: float | None) -> None:
         sent = [array + rng.normal(0, 0.01, array.shape).astype(np.float32) for array in trained]
 
 
-def test_the_server_gets_what_it_gets_of_fedavg_and_statistics_are_a_models_own() -> None:
-    made, plain = new_client(DittoClient, model="cnn_bn"), fedavg(model="cnn_bn")
-    for server_round in (1, 2):
-        assert same(fit(made, server_round)[0], fit(plain, server_round)[0])
-    assert same(list(weights(made).values()), list(weights(plain).values())) and not made.contribution()
-    moved = {name for name, array in own(made).items() if not np.array_equal(array, weights(made)[name])}
-    assert own(made).keys() == weights(made).keys()
-    assert moved == {name for name in own(made) if not name.endswith("num_batches_tracked")}
-
-
 def test_scores_are_those_of_the_personal_model_where_the_node_has_one() -> None:
     test = image_set(seed=5)
     made = new_client(DittoClient, model="cnn_bn")
@@ -84,15 +72,3 @@ def test_scores_are_those_of_the_personal_model_where_the_node_has_one() -> None
     _, (scored,) = scored_weights(made, test)
     assert scored.keys() == own(made).keys() and same(list(scored.values()), [own(made)[name] for name in scored])
     assert same(shared(made), given)
-
-
-def test_fine_tuning_makes_the_personal_model_of_the_next_round() -> None:
-    made = new_client(DittoClient, adaptation=Finetune(FinetuneParams()), model="cnn_bn")
-    fit(made, 1)
-    given = [array + np.float32(0.01) if array.dtype == np.float32 else array for array in shared(made)]
-    made.take(given)
-    before = dict(made.memory)
-    _, (*_, tuned) = scored_weights(made, image_set(seed=5))
-    assert all(made.memory[name] is before[name] for name in before)
-    fit(made, 2, given)
-    assert same([tuned[name] for name in own(made)], list(own(made).values()))

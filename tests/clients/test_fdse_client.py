@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedshift_clients.methods.fdse import Erased, FDSEClient, Outcome, erased, layers_of, shift
-from fedshift_clients.models.networks import SplitModel, build
+from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_strategies.methods.fdse import is_eraser
@@ -71,26 +71,6 @@ def test_a_layer_against_its_equations(width: int, own_norm: bool, training: boo
 
 
 @pytest.mark.parametrize(
-    ("model", "number", "own"), [("cnn", 3, 3), ("cnn_bn", 3, 1), ("cnn3", 4, 4), ("resnet10", 12, 0)]
-)
-def test_our_networks_keep_their_shape_and_their_batchnorm(model: str, number: int, own: int) -> None:
-    made, plain = client(model=model).model, build(model, C, 0)
-    layers = [layer for _, layer in layers_of(made)]
-    assert (type(made), len(layers), sum(layer.dfe_bn is not None for layer in layers)) == (SplitModel, number, own)
-    norms, of_plain = (
-        {name: module for name, module in one.named_modules() if isinstance(module, nn.BatchNorm2d)}
-        for one in (made, plain)
-    )
-    assert of_plain.keys() <= norms.keys()
-    z, logits = made.eval()(drawn(0, 2, 3, 32, 32))
-    assert (tuple(z.shape), tuple(logits.shape)) == ((2, plain.feature_dim), (2, C))
-    assert torch.equal(made.classifier.weight, plain.classifier.weight)
-    for layer in layers:  # the BatchNorm behind a layer is the one that it is held to
-        assert layer.norm.num_features == layer.out_channels
-        assert any(layer.norm is module for module in made.modules())
-
-
-@pytest.mark.parametrize(
     ("layer", "reason"),
     [
         (nn.LayerNorm(4), "0: LayerNorm"), (nn.Conv2d(4, 4, 3, groups=2), "0: Conv2d of 2 groups"),
@@ -103,16 +83,6 @@ def test_other_networks_are_refused_by_name(layer: nn.Module, reason: str) -> No
 
 
 # --- on a node -------------------------------------------------------------------------------------
-
-
-def test_what_stays_and_what_both_sides_call_erasers() -> None:
-    made = client(model="cnn_bn")
-    assert set(weights(made)) - set(made.shared_names) == {
-        f"encoder.{i}.dse_bn.{part}"
-        for i in (0, 4, 9)
-        for part in ("running_mean", "running_var", "num_batches_tracked")
-    }
-    assert sum(map(is_eraser, made.shared_names)) == 9
 
 
 def test_own_erasers_take_the_place_of_the_shared_ones_before_training_and_scoring() -> None:
@@ -161,15 +131,3 @@ def test_the_term_is_there_from_round_two_and_changes_the_weights(kl: str) -> No
         assert same(arrays, plain) is ("loss/kl" not in metrics) is (server_round == 1)
         assert "loss/kl" not in others
         given = arrays
-
-
-def test_layers_without_a_variance_have_no_part_in_the_term() -> None:
-    """One image: a linear layer has one value for each channel; the convolutions' maps have many."""
-    made = client(train_set=image_set(1, classes=C), clip=10.0)
-    arrays, _ = fit(made)
-    assert fit(made, 2, arrays)[1]["loss/kl"] < 100
-    made.start_round(2)
-    made.model.train()
-    made.model(batch(1).x)
-    for _, layer in layers_of(made.model):
-        assert (layer.seen is None) == layer.is_flat

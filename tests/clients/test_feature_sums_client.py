@@ -38,17 +38,6 @@ def test_it_tells_sums_of_its_features_in_whole_numbers_and_trains_nothing() -> 
     assert made.memory == {}
 
 
-def test_the_sums_of_two_nodes_are_those_of_one_with_the_images_of_both() -> None:
-    images = image_set()
-    first, second = (images.select(np.arange(*part)) for part in ((0, 7), (7, len(images))))
-    contributed = []
-    for part in (images, first, second):
-        made = client(FeatureSumsClient, train_set=part, images=ImageConfig(eval_batch=1))
-        fit(made)
-        contributed.append(made.contribution())
-    assert all((contributed[0][name] == contributed[1][name] + contributed[2][name]).all() for name in contributed[0])
-
-
 def test_a_node_whose_sums_are_known_sends_its_numbers_alone() -> None:
     made = client(FeatureSumsClient, lacking=0)
     fit(made)

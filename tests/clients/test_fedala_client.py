@@ -8,13 +8,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from slow_terms import cross_entropy, softmax
-from support import changed, features_of, fit, new_client, same, shared, weights
+from support import features_of, fit, new_client, shared, weights
 
 from fedshift_clients.methods.fedala import CALM, LAST, OWN, TIMES, WEIGHTS, FedALAClient
-from fedshift_clients.modules.base import AllModules, Modules
-from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.modules.mixstyle import MixStyleModules
-from fedshift_clients.modules.params import F2DCParams, MixStyleParams
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
 
@@ -96,41 +92,3 @@ def test_lower_layers_and_buffers_are_the_global_ones_and_all_learn_afterwards()
         TOP
     )
     assert all(parameter.requires_grad for parameter in made.model.parameters())
-
-
-@pytest.mark.parametrize("layers", [1, 3, 999])
-def test_how_far_down_the_mixture_reaches(layers: int) -> None:
-    made = trained({"layers": layers})
-    everything = [name for name, _ in made.model.named_parameters()]
-    kept = {prefix + name for prefix in (OWN, WEIGHTS) for name in everything[-layers:]}
-    assert set(made.memory) == kept | {TIMES}
-
-
-def test_scores_and_the_next_training_start_from_the_same_mixture() -> None:
-    made, anew = trained(), client()  # both engines make a client for each message
-    sent, kept = from_server(made), dict(made.memory)
-    made.evaluate(sent, {SERVER_ROUND: 2, DOMAINS: []})
-    scored = weights(made)
-    assert made.memory.keys() == kept.keys() and all(made.memory[name] is kept[name] for name in kept)
-    anew.memory, anew.server_round = {name: array.copy() for name, array in made.memory.items()}, 3
-    anew.take(sent)
-    assert not changed(scored, weights(anew)) and not same(list(scored.values()), sent)
-
-
-@pytest.mark.parametrize("modules", [MixStyleModules(MixStyleParams(probability=1.0)), F2DCModules(F2DCParams())])
-def test_the_mixture_does_not_depend_on_whom_the_model_served_before(modules: Modules) -> None:
-    options: dict[str, Any] = {"model": "cnn", "modules": [modules]}
-    made = trained(rounds=2, **options)
-    sent = from_server(made)
-
-    def mixed(before: bool) -> list[NDArray[Any]]:
-        first = client(**options)
-        if before:
-            fit(first, 1)
-        later = FedALAClient(
-            first.model, first.setup, first.params, first.train_set, first.test_set, modules=AllModules([modules])
-        )
-        later.memory.update(made.memory)
-        return fit(later, 3, sent)[0]
-
-    assert same(mixed(before=False), mixed(before=True))

@@ -13,10 +13,8 @@ from support import (
     batch,
     begun,
     changed,
-    check_accepted,
     drawn,
     features_of,
-    fedavg,
     fit,
     gradients,
     image_set,
@@ -32,7 +30,6 @@ from fedshift_clients.adapt.params import FinetuneParams
 from fedshift_clients.methods.fedcode import SAIN, FedCodeClient, with_sain
 from fedshift_clients.models.networks import bare
 from fedshift_core.arrays import Arrays
-from fedshift_strategies.methods.fedcode import FedCodeStrategy
 
 
 def client(
@@ -48,13 +45,6 @@ def started(params: dict[str, Any] | None = None, label: int | None = 1) -> FedC
 
 
 # --- SAIN (Eqs 5-7) --------------------------------------------------------------------------------
-
-
-def test_sain_is_float32_inside_autocast() -> None:
-    block, f = SAIN(16), drawn(0, 2, 16, 4, 4)
-    plain = block(f)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(block(f), plain) and block(f.bfloat16()).dtype == torch.bfloat16
 
 
 def plain_sain(block: SAIN, f: torch.Tensor) -> torch.Tensor:
@@ -100,35 +90,10 @@ def test_where_sain_stands(name: str, blocks: int, norm: bool) -> None:
     assert [m.excite.out_features for m in styled.modules() if isinstance(m, SAIN)] == wanted and len(wanted) == blocks
 
 
-def test_sain_keeps_the_activation_that_is_within_a_norm() -> None:
-    """As timm's BatchNormAct2d has it."""
-    norm = nn.BatchNorm2d(4)
-    within = type("BatchNormAct2d", (nn.BatchNorm2d,), {})(4)
-    within.drop, within.act = nn.Identity(), nn.ReLU()
-    kinds = [type(m).__name__ for m in with_sain(nn.Sequential(norm, within)).children()]
-    assert kinds == ["SAIN", "Sequential"]
-    x = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(0))
-    assert (with_sain(nn.Sequential(within))(x) >= 0).all() and (with_sain(nn.Sequential(norm))(x) < 0).any()
-
-
 # --- the model -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("share_head", "bn"), [(True, "average"), (True, "local"), (False, "local")])
-def test_what_travels(share_head: bool, bn: str) -> None:
-    made = client({"share_head": share_head}, model="cnn_bn", bn=bn)
-    plain = fedavg(model="cnn_bn", bn=bn).shared_names
-    assert made.shared_names == [name for name in plain if share_head or not name.startswith("classifier")]
-    personal = FedCodeClient.personal(made.model, made.setup.model, made.params)
-    assert personal is (not share_head or bn == "local")
-
-
 # --- rounds and knowledge --------------------------------------------------------------------------
-
-
-def test_a_node_without_a_pseudo_label_trains_without_stycl() -> None:
-    """It joined late: the others have prototypes already, but its own style is not among them yet."""
-    assert list(started(label=None).loss(batch())) == ["ce", "semcl", "fdr"]
 
 
 # --- switches --------------------------------------------------------------------------------------
@@ -159,21 +124,6 @@ def test_the_style_of_a_node_is_the_mean_of_its_images_in_evaluation_mode(use_sa
         last.loss(given := batch(6, epoch))
     style = features_of(last.model, given.x, "style_encoder").mean(axis=0)
     np.testing.assert_allclose(last.finish_round(ROUND)["style-prototype"], style, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("params", "names"),
-    [
-        ({"use_stycl": False, "use_fdr": False}, {"prototypes", "counts", "style-prototype"}),
-        ({"alpha": 0.0}, set()),
-        ({"alpha": 0.0, "global_model": "average_heads"}, {"head-weight", "head-bias"}),
-    ],
-)
-def test_a_node_contributes_what_the_terms_need(params: dict[str, Any], names: set[str]) -> None:
-    made = client(params, with_styles(), epochs=1)
-    fit(made, ROUND)
-    check_accepted(made, FedCodeStrategy, **params)
-    assert set(made.contribution()) == names
 
 
 # --- scoring under the mean of the heads (A13) -----------------------------------------------------

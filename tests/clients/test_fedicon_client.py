@@ -1,27 +1,13 @@
 """FedICON on a node: the parts that each phase trains, the personal classifier, every switch."""
 
 import copy
-import functools
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import (
-    ROUND,
-    D,
-    N,
-    barred_images,
-    changed,
-    fit,
-    new_client,
-    normalised,
-    parts_of,
-    scored_weights,
-    terms_in,
-    weights,
-)
+from support import ROUND, D, N, barred_images, fit, new_client, normalised, scored_weights, weights
 from support import batch as batch_of
 
 from fedshift_app.config.resolving import resolve
@@ -32,15 +18,11 @@ from fedshift_clients.base import Scores
 from fedshift_clients.losses.contrast import instance_contrast, supervised_contrast
 from fedshift_clients.methods.fedicon import PROJECTION_WIDTH, FedICONClient
 from fedshift_clients.training.settings import ImageConfig
-from fedshift_datasets.base import ImageSet
 
-BEFORE = "before-adaptation"
 VIEWS = ImageConfig(
     crop_padding=2, resized_crop=(0.5, 1.0), jitter=(0.4, 0.4, 0.4, 0.1), grayscale=0.2, views=2, eval_batch=33
 )
-DECAYED: dict[str, Any] = {"model": "cnn_bn", "momentum": 0.9, "weight_decay": 0.1}
 CLASSIFIER = {"phase": "classifier"}
-ENCODER = {"phase": "encoder"}
 
 Settings = dict[str, Any]
 
@@ -74,27 +56,7 @@ def test_loss_contrasts_the_two_views_of_the_batch(supervised: bool, projection:
     )
 
 
-@pytest.mark.parametrize("scalars", [{}, ENCODER])
-def test_encoder_round_trains_the_encoder_alone(scalars: dict[str, str]) -> None:
-    made = client({"projection": "mlp"}, scalars, **DECAYED)
-    before = weights(made)
-    _, metrics = fit(made)
-    moved = changed(before, weights(made))
-    assert moved == {name for name in before if not name.startswith("classifier")}  # not even decayed
-    assert terms_in(metrics) == ["supcon"]
-    assert [(phase.views, phase.epochs) for phase in made.phases(1)] == [(2, 2)]
-
-
 # --- classifier rounds -----------------------------------------------------------------------------
-
-
-def test_phases_may_alternate_on_one_client() -> None:
-    made = client(adapt={}, **DECAYED)
-    for result, part in ((CLASSIFIER, "classifier"), (ENCODER, "encoder"), (CLASSIFIER, "classifier")):
-        made.scalars, before = result, weights(made)
-        fit(made)
-        made.score_test(barred_images(9))  # must not leave flags behind either
-        assert parts_of(changed(before, weights(made))) == {part}
 
 
 # --- test phase: the personal classifier -----------------------------------------------------------
@@ -124,60 +86,6 @@ def test_a_classifier_trains_on_features_of_plain_images_by_the_runs_optimiser(p
 # --- switches --------------------------------------------------------------------------------------
 
 
-def behaviour(params: Settings, adapt: Settings | None) -> dict[str, Any]:
-    """Everything that a switch might change, each under a name of its own."""
-    made = client(params, adapt=adapt)
-    start = weights(made)
-    _, metrics = fit(made)
-    encoder = weights(made)
-    made.scalars = CLASSIFIER
-    fit(made)
-    classifier = {k: v for k, v in weights(made).items() if k.startswith("classifier")}
-    made.model.load_state_dict({name: torch.from_numpy(array) for name, array in start.items()})
-    made.scalars = {}
-    scores, states = scored_weights(made, barred_images(12, seed=1))
-    said: dict[str, Any] = {
-        "terms": terms_in(metrics), "views": [phase.views for phase in made.phases(1)],
-        "trained": parts_of(changed(start, encoder)), "others": set(scores.others), "travels": made.shared_names,
-    }  # fmt: skip
-    return said | {"encoder": encoder, "classifier": classifier, "before": states[0], "after": states[-1]}
-
-
-@functools.cache
-def by_default() -> dict[str, Any]:
-    """Return what each row of switches is held against."""
-    return behaviour({}, {"lr": 0.05})
-
-
-def differing(a: dict[str, Any], b: dict[str, Any]) -> set[str]:
-    return {name for name in a if (changed(a[name], b[name]) if isinstance(a[name], dict) else a[name] != b[name])}
-
-
-@pytest.mark.parametrize(
-    ("params", "adapt", "named"),
-    [
-        # What is trained, on what; then the classifier is trained as well, from where the encoder round left it.
-        ({"lie": False}, {}, "terms views trained encoder classifier before after"),
-        ({"gis": False}, {}, "travels"),
-        ({}, None, "after others"),
-        # Another loss, so another encoder for the classifier round that follows; tests start from the same weights.
-        ({"supervised": False}, {}, "terms encoder classifier"),
-        ({"classifier_training": "federated"}, {}, "before after"),
-        ({"classifier_training": "local"}, {}, "travels"),
-        ({}, {"mode": "online"}, ""),  # one batch
-        ({"classifier_epochs": 2}, {}, "classifier"),
-        ({"tau": 0.5}, {}, "encoder classifier"),
-        ({}, {"tau": 0.5}, "after"),
-    ],
-)
-def test_switch_changes_exactly_what_it_names(params: Settings, adapt: Settings | None, named: str) -> None:
-    default = by_default()
-    said = [default[name] for name in ("terms", "views", "trained", "others")]
-    assert said == [["supcon"], [2], {"encoder"}, {BEFORE}]
-    found = behaviour(params, None if adapt is None else {"lr": 0.05} | adapt)
-    assert differing(default, found) == set(named.split())
-
-
 @pytest.mark.parametrize(
     ("settings", "personal", "own_classifier"),
     [
@@ -201,14 +109,3 @@ def test_nodes_are_scored_each_for_itself_where_they_adapt(
 
 
 # --- the way back to FedAvg, determinism, edges ----------------------------------------------------
-
-
-@pytest.mark.parametrize("train_set", [barred_images(classes=1), barred_images(1)])
-def test_nodes_with_one_class_or_one_image_train_and_test(train_set: ImageSet) -> None:
-    made = client(train_set=train_set, precision="bf16", adapt={})
-    for made.scalars in (ENCODER, CLASSIFIER):
-        arrays, metrics = fit(made)
-        assert all(np.isfinite(array).all() and array.dtype == np.float32 for array in [*arrays])
-        assert np.isfinite(metrics["loss"])
-    scores = made.score_test(barred_images(9))
-    assert np.isfinite(scores.loss_sum) and set(scores.others) == {BEFORE}

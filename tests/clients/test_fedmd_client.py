@@ -1,7 +1,5 @@
 """FedMD on a node: transfer learning, digest and revisit, and what it contributes."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from support import (
     begun,
     check_accepted,
     fit,
-    image_set,
     in_phase,
     new_client,
     normalised,
@@ -23,10 +20,6 @@ from support import (
 )  # fmt: skip
 
 from fedshift_clients.methods.fedmd import FedMDClient
-from fedshift_clients.modules.base import Modules
-from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.modules.params import F2DCParams, WithinDomainsParams
-from fedshift_clients.modules.within import WithinDomainsModules
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
@@ -84,34 +77,6 @@ def test_later_rounds_digest_the_scores_of_their_window_then_revisit() -> None:
     apart = (made.model(given.x)[1] - torch.from_numpy(consensus()["scores"])[given.y]).abs()
     torch.testing.assert_close(made.terms_of(given), {"digest": 3 * apart.mean()})
     assert terms_in(fit(later(), 2)[1]) == ["digest", "ce"]
-
-
-@pytest.mark.parametrize(
-    ("modules", "own_terms"),
-    [
-        (lambda: F2DCModules(F2DCParams(insert_after="last")), ["dfd", "dfc"]),
-        (lambda: WithinDomainsModules(WithinDomainsParams(rex=1.0)), ["rex"]),
-    ],
-    ids=["f2dc", "within-domains"],
-)
-def test_modules_have_no_terms_where_labels_are_places_among_the_scores(
-    modules: Callable[[], Modules[Any]], own_terms: list[str]
-) -> None:
-    """Six places and four classes: read as a class, a place would end the round, or train on nonsense."""
-    domains = np.arange(12) % 2
-    public = replace(PUBLIC, domains=domains)
-    images = replace(image_set(12), domains=domains)
-    made = later(modules=[modules()], public_set=lambda: public, train_set=images)
-    made._prepare_round(2)
-    made.model.train()
-    made._phase, revisit = made.phases(2)
-    placed = replace(batch(6, y=[5, 4, 3, 2, 1, 0]), domains=torch.tensor([0, 1] * 3))
-    assert list(made.terms_of(placed)) == ["digest"]
-    made._phase = revisit
-    own = replace(batch(4), domains=torch.tensor([0, 1] * 2))  # another number: nothing is left of the batch before
-    assert list(made.terms_of(own)) == ["ce", *own_terms]
-    _, metrics = fit(made, 2)
-    assert sorted(terms_in(metrics)) == sorted(["digest", "ce", *own_terms])
 
 
 def test_it_contributes_the_scores_of_the_next_window_in_evaluation_mode() -> None:

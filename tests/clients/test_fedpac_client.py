@@ -10,7 +10,6 @@ from support import (
     D,
     batch,
     changed,
-    check_accepted,
     features_of,
     fit,
     global_prototypes,
@@ -23,7 +22,6 @@ from support import (
 
 from fedshift_clients.methods.fedpac import FedPACClient, statistics
 from fedshift_clients.training.settings import ImageConfig
-from fedshift_strategies.methods.fedpac import FedPACStrategy
 
 client = partial(new_client, FedPACClient, epochs=1)
 
@@ -57,12 +55,3 @@ def test_statistics_are_the_received_bodys_and_prototypes_the_trained_ones() -> 
     h, v = statistics(torch.from_numpy(means), torch.from_numpy(squares), counts)
     np.testing.assert_allclose(sent["class-features"], h, atol=1e-5)
     np.testing.assert_allclose(sent["variance"], v, rtol=1e-4)
-
-
-def test_without_combination_the_head_stays_on_the_node() -> None:
-    made = client({"combine_heads": False})
-    assert parts_of(made.shared_names) == {"encoder"}
-    fit(made)
-    assert set(made.memory) == {"model/classifier.weight", "model/classifier.bias"}
-    assert set(made.contribution()) == {"prototypes", "counts"}
-    check_accepted(made, FedPACStrategy, combine_heads=False)

@@ -3,39 +3,17 @@
 from functools import partial
 
 import numpy as np
-from support import (
-    ROUND,
-    D,
-    N,
-    batch,
-    begun,
-    features_of,
-    image_set,
-    new_client,
-    normalised,
-)
+from support import ROUND, N, features_of, image_set, new_client, normalised
 from support import global_prototypes as prototypes_of
 
 from fedshift_clients.methods.fedproto import FedProtoClient
-from fedshift_clients.models.networks import batchnorm_names
 from fedshift_core.wire.names import CORRECT, COUNT, DOMAINS, LOSS_SUM, SERVER_ROUND
 
 client = partial(new_client, FedProtoClient)
 global_prototypes = partial(prototypes_of, (0, 2, 3))
 
 
-def test_prototypes_of_no_class_are_none() -> None:
-    none = {"prototypes": np.zeros((0, D), np.float32), "labels": np.zeros(0, np.int64)}
-    assert list(begun(client({}, none)).loss(batch())) == ["ce"]
-
-
 # --- what stays on the node ------------------------------------------------------------------------
-
-
-def test_shared_weights_leave_what_fedavg_leaves() -> None:
-    made = client({"share_weights": True}, model="cnn_bn", bn="local")
-    assert set(made.model.state_dict()) - set(made.shared_names) == batchnorm_names(made.model)
-    assert FedProtoClient.personal(made.model, made.setup.model, made.params)
 
 
 # --- what a node contributes -----------------------------------------------------------------------

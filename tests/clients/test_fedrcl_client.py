@@ -6,13 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import ROUND, batch, begun, flat_gradients, new_client
+from support import batch, begun, flat_gradients, new_client
 from torch.nn import functional as F
 
 from fedshift_clients.methods import fedrcl as terms
 from fedshift_clients.methods.fedrcl import FedRCLClient
-from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.modules.params import F2DCParams
 
 client = partial(new_client, FedRCLClient)
 
@@ -38,12 +36,3 @@ def test_terms_are_the_mean_over_the_levels(relu: bool) -> None:
     assert got["penalty"] == pytest.approx(3 * np.mean(penalty), rel=1e-3)
     last = values({"feature_relu": relu, "lambda_scl": 2.0, "tau": 0.3, "levels": "last"})
     assert last["scl"] == pytest.approx(2 * scl[-1], rel=1e-3)
-
-
-def test_with_modules_the_levels_are_those_of_the_pass_with_them() -> None:
-    carried = client(modules=[F2DCModules(F2DCParams(insert_after=(1,)))])
-    carried._prepare_round(ROUND)
-    carried.model.train()
-    plain, result = values(), flat_gradients(carried, batch())
-    assert set(result) == {*plain, "dfd", "dfc"}
-    assert result["scl"][0] != plain["scl"]

@@ -4,7 +4,6 @@ import copy
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from support import fedavg, fit, new_client, parts_of, weights
 
@@ -13,34 +12,10 @@ from fedshift_clients.methods.fedrep import FedRepClient
 from fedshift_clients.training.batches import Batch
 
 
-class Watched(FedRepClient):
-    """Notes before each step which parts take a gradient, and the mode of the encoder."""
-
-    def loss(self, batch: Batch) -> dict[str, torch.Tensor]:
-        learned = parts_of(name for name, p in self.model.named_parameters() if p.requires_grad)
-        self.seen.append((batch.epoch, tuple(sorted(learned)), self.model.encoder.training))
-        return super().loss(batch)
-
-
 def client(kind: Any = FedRepClient, params: dict[str, Any] | None = None, **options: Any) -> Any:
     made = new_client(kind, params, **options)
     made.seen = []
     return made
-
-
-@pytest.mark.parametrize(
-    ("params", "epochs", "head", "body"),
-    [
-        ({}, 5, 4, 1), ({}, 1, 1, 1), ({"body_epochs": 2}, 5, 3, 2), ({"body_epochs": 4}, 3, 1, 2),
-        ({"body_epochs": 4, "head_epochs": 2}, 1, 2, 4),
-    ],
-)  # fmt: skip
-def test_head_then_body(params: dict[str, Any], epochs: int, head: int, body: int) -> None:
-    made = client(Watched, params, epochs=epochs, model="cnn_bn")
-    fit(made)
-    by_epoch = dict.fromkeys(made.seen)
-    assert [one[0] for one in by_epoch] == list(range(head + body))
-    assert [one[1:] for one in by_epoch] == [(("classifier",), False)] * head + [(("encoder",), True)] * body
 
 
 def test_a_round_is_that_of_two_loops_by_hand() -> None:

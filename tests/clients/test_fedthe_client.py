@@ -4,17 +4,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from support import (
     D,
     barred_images,
-    batch,
     changed,
     check_accepted,
     features_of,
     fit,
-    in_phase,
     new_client,
     normalised,
     parts_of,
@@ -24,18 +21,11 @@ from support import (
     weights,
 )  # fmt: skip
 
-from fedshift_app.features.bn_statistics import node as bn_statistics
-from fedshift_clients.adapt.base import Adaptation
-from fedshift_clients.adapt.finetune import Finetune
-from fedshift_clients.adapt.params import FinetuneParams, T3AParams
-from fedshift_clients.adapt.t3a import T3AAdaptation
 from fedshift_clients.methods import fedthe as equations
 from fedshift_clients.methods.fedthe import FedTHEClient
 from fedshift_clients.training.settings import ImageConfig
-from fedshift_core import said_once
 from fedshift_core.arrays import Arrays
-from fedshift_core.wire.names import BN_IMAGES, BN_WAYS, DOMAINS, LOSS_SUM, SERVER_ROUND
-from fedshift_datasets.base import ImageSet
+from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
 from fedshift_strategies.methods.fedthe import FedTHEStrategy
 
 PLAIN = ImageConfig(eval_batch=7)
@@ -68,15 +58,6 @@ def test_the_personal_head_trains_first_on_the_received_body_then_body_and_globa
     made._train(1, [second])
     assert parts_of(changed(between, weights(made))) == {"encoder", "classifier"}
     assert parts_of(made.shared_names) == {"encoder", "classifier"}
-
-
-def test_each_phase_has_its_cross_entropy() -> None:
-    given, (own, made) = batch(9), (in_phase(client(), place=place) for place in (0, 1))
-    logits, ce = made.model(given.x)[1], torch.nn.functional.cross_entropy
-    prior = torch.bincount(torch.from_numpy(made.train_set.y), minlength=4) + 1
-    torch.testing.assert_close(made.terms_of(given), {"ce": ce(logits + prior.float().log(), given.y)})
-    personal = ce(own.model.get_submodule("personal_head")(own.model(given.x)[0]), given.y)
-    torch.testing.assert_close(own.terms_of(given), {"personal": personal})
 
 
 def test_it_contributes_the_mean_feature_of_the_received_body_and_keeps_its_head() -> None:
@@ -117,25 +98,6 @@ def test_a_score_is_that_of_both_heads_weighed_as_the_equations_say() -> None:
     torch.testing.assert_close(result, torch.cat(wanted), rtol=1e-4, atol=1e-4)
 
 
-def test_test_images_come_in_a_mixed_order(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are listed class by class: the history would be of one class. ``tta_order=test`` keeps it, and says so."""
-    monkeypatch.setattr(said_once, "_said", set())
-    x = np.random.default_rng(0).integers(0, 256, (48, 32, 32, 3), dtype=np.uint8)
-    test = ImageSet(x, np.repeat(np.arange(4), 12))
-    for order in ("shuffled", "test"):
-        made, scored = client({"tta_order": order}, everybody(), test_set=lambda domain: test), list[bytes]()
-
-        def watched(part: ImageSet, *more: Any, into: Any = scored, by: Any = made.score) -> Any:
-            into.extend(image.tobytes() for image in part.x)
-            return by(part, *more)
-
-        vars(made)["score"] = watched
-        made.evaluate(shared(made), {SERVER_ROUND: 1, DOMAINS: ["a"]})
-        listed = [image.tobytes() for image in x]
-        assert sorted(scored) == sorted(listed) and (scored == listed) == (order == "test")
-        assert bool(caplog.messages) == (order == "test")
-
-
 def test_everything_is_put_back_after_a_score() -> None:
     made, untouched = (client(knowledge=everybody(), model="cnn_bn") for _ in range(2))
     for one in (made, untouched):
@@ -146,36 +108,3 @@ def test_everything_is_put_back_after_a_score() -> None:
     made.score_test(barred_images(12))
     assert not changed(before, weights(made)) and not changed(memory, dict(made.memory))
     assert same(fit(made, 2, sent)[0], fit(untouched, 2, sent)[0])
-
-
-@pytest.mark.parametrize("adaptation", [None, Finetune(FinetuneParams()), T3AAdaptation(T3AParams(ft_epochs=1))])
-def test_a_way_of_batchnorm_scores_the_same_wherever_it_stands_in_the_list(
-    adaptation: Adaptation | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = client(knowledge=everybody(), model="cnn_bn", adaptation=adaptation)
-    given = shared(made)
-
-    def losses(*ways: str) -> dict[str, float]:
-        fields: dict[str, float] = {}
-        scored, kept = bn_statistics.scored_with, made.score_test
-
-        def noting(client: Any, way: str, request: Any) -> Any:
-            fields["way"] = way  # type: ignore[assignment]
-            return scored(client, way, request)
-
-        def test(images: Any) -> Any:
-            scores = kept(images)
-            fields[str(fields["way"])] = scores.loss_sum
-            return scores
-
-        with monkeypatch.context() as patch:
-            patch.setattr(bn_statistics, "scored_with", noting)
-            patch.setattr(made, "score_test", test)
-            _, _, metrics = made.evaluate(given, {SERVER_ROUND: 1, DOMAINS: ["a"], BN_WAYS: list(ways), BN_IMAGES: 50})
-        assert fields.keys() == {"way", *ways}
-        assert metrics[f"{LOSS_SUM}a"] == fields[ways[0]]
-        return {way: fields[way] for way in ways}
-
-    first, other = losses("averaged", "own", "batch"), losses("batch", "own", "averaged")
-    assert first == other
-    assert len({round(value, 6) for value in first.values()}) == 3

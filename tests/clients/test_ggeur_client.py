@@ -102,16 +102,6 @@ def test_the_loss_of_rows_is_the_cross_entropy_behind_projection_and_classifier(
     assert float(made.loss(Rows(x, y, 0))["ce"].detach()) == pytest.approx(wanted, rel=1e-5)
 
 
-def test_rows_are_the_same_each_round_or_drawn_anew() -> None:
-    for redraw in (False, True):
-        made, rows = client(sent(), redraw=redraw), []
-        for server_round in (2, 3):
-            made.start_round(server_round)
-            assert made._rows is not None
-            rows.append(made._rows[0])
-        assert torch.equal(*rows) is not redraw
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -122,9 +112,3 @@ def test_rows_are_the_same_each_round_or_drawn_anew() -> None:
 def test_what_does_not_fit_together_is_refused(wrong: Arrays) -> None:
     with refused(FedShiftError, C, D):
         client(sent() | wrong).start_round(2)
-
-
-def test_switched_off_it_is_fedavg() -> None:
-    made, plain = client(sent(), lacking=1, samples=0), fedavg(network=network())
-    assert same(fit(made)[0], fit(plain)[0])
-    assert made.contribution() == {}

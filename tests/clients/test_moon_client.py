@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support import C, fit, image_set, new_client, same, shared
+from support import C, fit, image_set, new_client, shared
 from support import batch as batch_of
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.methods.moon import PREVIOUS, MoonClient, model_contrast
+from fedshift_clients.methods.moon import MoonClient, model_contrast
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ImageConfig
-from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
 
 client = partial(
     new_client, MoonClient, train_set=image_set(12, classes=C), images=ImageConfig(crop_padding=2), epochs=1,
@@ -74,12 +73,3 @@ def test_the_contrast_is_of_the_model_the_received_one_and_the_nodes_previous_on
 
 
 # --- what is kept ----------------------------------------------------------------------------------
-
-
-def test_memory_is_the_model_as_training_left_it() -> None:
-    made = client()
-    for server_round in (1, 2):
-        arrays, _ = fit(made, server_round, other_weights(made))
-        made.evaluate(other_weights(made), {SERVER_ROUND: server_round, DOMAINS: ["a"]})  # scoring writes nothing
-        assert set(made.memory) == {PREVIOUS + name for name in made.shared_names}
-        assert same([made.memory[PREVIOUS + name] for name in made.shared_names], arrays)

@@ -12,7 +12,6 @@ from support import (
     C,
     Extra,
     batch,
-    check_accepted,
     fedavg,
     fit,
     image_set,
@@ -34,20 +33,6 @@ STRATEGIES = [name for name in CASES if name not in ("copa", "fediir", "fedrcl")
 #: Methods whose prototypes may be those of the last epoch.
 BY_EPOCH = ["fedcode", "feddap", "fedmlp", "fedproto", "fedsa", "fpl", "i2pfl"]
 EPOCHS = {"fedseproto": 2}  # one of each phase
-
-
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize("method", STRATEGIES)
-def test_the_server_takes_what_a_round_contributes(method: str, precision: str) -> None:
-    params = {"proto_source": "last_epoch"} if precision == "bf16" and method in BY_EPOCH else {}
-    made = CASES[method].client(params, epochs=EPOCHS.get(method, 1), precision=precision)
-    arrays, metrics = fit(made, ROUND)
-    check_accepted(made, registry.get(method).strategy_class())
-    terms = [value for name, value in metrics.items() if name.startswith("loss/")]
-    assert np.isfinite(terms).all() and all(np.isfinite(array).all() for array in arrays)
-    if len(made.phases(ROUND)) == 1:
-        assert list(CASES[method].terms) == [n.removeprefix("loss/") for n in metrics if n.startswith("loss/")]
-        assert metrics["loss"] == pytest.approx(sum(terms))
 
 
 @pytest.mark.parametrize("classes", [C - 1, 1])
@@ -146,30 +131,6 @@ def test_what_travels_and_what_stays(method: str) -> None:
     assert parts_of(made.model.state_dict().keys() - set(made.shared_names)) == set(case.stays.split())
     personal = method == "fedpac" or "classifier" in case.stays
     assert case.kind.personal(made.model, made.setup.model, made.params) is personal
-
-
-OFF_SEPROTO = {"schedule": "joint", "use_kd": False, "use_mi": False, "use_proto": False}
-#: Clients with their own terms off, and what the server sends them all the same.
-OFF: Rows = {
-    "f2dc": ({}, f2dc(use_dfd_loss=False, use_dfc_loss=False)), "fedccrl": ({"copies": 0}, {}), "fedgh": ({}, {}),
-    "fedicon": ({"lie": False}, {}), "fediir": ({"lambda_iir": 0.0}, sent_to("fediir")),
-    "fedmd": ({"public_epochs": 0, "first_epochs": None, "digest_epochs": 0}, {}),
-    "fedpall": ({"lambda_adv": 0, "lambda_con": 0, "take": 0}, {}), "fedprox": ({"mu": 0.0}, {}),
-    "fedproto": ({"lambda_proto": 0.0}, sent_to("fedproto")), "fedseproto": (OFF_SEPROTO, sent_to("fedseproto")),
-    "local": ({}, {}), "stablefdg": ({"shift": 0.0, "explore": 0.0, "attention": False}, {}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", OFF)
-def test_switched_off_it_is_fedavg_bit_for_bit(name: str) -> None:
-    """Of one node, where weights do not travel."""
-    params, options = OFF[name]
-    made = client_of(name, params, epochs=1, **options)
-    plain = fedavg(epochs=1, network=client_of(name, params).model if name == "fedseproto" else None)
-    for server_round in (1, 2):
-        assert fit(made, server_round)[1] == fit(plain, server_round)[1]
-    state, wanted = made.model.state_dict(), plain.model.state_dict()
-    assert all(torch.equal(state[part], wanted[part]) for part in wanted if not part.startswith(("domain", "decoder")))
 
 
 def test_copa_in_a_federation_of_one_domain_is_fedavg() -> None:

@@ -9,29 +9,13 @@ from numpy.typing import NDArray
 from refusals import refused
 from slow_terms import styles as slow_style
 from slow_terms import with_style
-from support import (
-    C,
-    as64,
-    batch,
-    begun,
-    changed,
-    check_accepted,
-    drawn,
-    features_of,
-    fedavg,
-    fit,
-    image_set,
-    new_client,
-    weights,
-)
+from support import as64, batch, begun, changed, check_accepted, drawn, features_of, fit, image_set, new_client, weights
 
 from fedshift_clients.methods import stablefdg
 from fedshift_clients.methods import stablefdg_styles as styles
 from fedshift_clients.methods.stablefdg import StableFDGClient, StableFDGModel, Training
 from fedshift_clients.models import networks
-from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError, FedShiftError
-from fedshift_core.methods.stablefdg import StableFDGParams
 from fedshift_strategies.methods.stablefdg import StableFDGStrategy
 
 Float = NDArray[np.float64]
@@ -141,31 +125,6 @@ def test_a_node_tells_the_styles_of_its_images_at_the_received_weights() -> None
     fit(few)
     assert few.contribution()["style"].shape == (2, 2, 0)
     check_accepted(few, StableFDGStrategy)
-
-
-@pytest.mark.parametrize(
-    ("part", "sent", "differs"),
-    [
-        ({}, True, False), ({"shift": 1.0}, False, False), ({"shift": 1.0}, True, True),
-        ({"explore": 1.0}, False, True), ({"explore": 1.0, "oversampling": 0.0}, False, True),
-        ({"attention": True}, False, True),
-    ],
-)  # fmt: skip
-def test_each_part_changes_the_training_and_none_is_fedavg(part: dict[str, Any], sent: bool, differs: bool) -> None:
-    found, plain = (fit(made)[1]["loss"] for made in (client(sent, **OFF | part), fedavg(epochs=1)))
-    assert np.isfinite(found) and (found != plain) is differs
-
-
-@pytest.mark.parametrize(("network", "width"), [("resnet10", 512), ("cnn_bn", 64)])
-@pytest.mark.parametrize(("head", "projection", "kind"), [("linear", 0, "Linear"), ("mlp", 8, "MLPHead")])
-def test_it_fits_other_networks_heads_and_projections(
-    network: str, width: int, head: str, projection: int, kind: str
-) -> None:
-    config = ModelConfig.model_validate({"name": network, "head": head, "projection": projection})
-    model = StableFDGClient.build_model(networks.Blueprint(config, C, 32, 0), StableFDGParams())
-    features, logits = model.eval()(drawn(0, 2, 3, 32, 32))
-    assert (features.shape, logits.shape) == ((2, (projection or width) + width), (2, C))
-    assert (model.feature_dim, type(model.classifier).__name__) == (features.shape[1], kind)
 
 
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

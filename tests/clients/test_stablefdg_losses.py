@@ -58,14 +58,3 @@ def test_centres_are_seeds_moved_to_the_mean_of_what_is_nearest() -> None:
     np.testing.assert_allclose(found[np.lexsort(found.T)], means[np.lexsort(means.T)], atol=1e-9)
     np.testing.assert_allclose(styles.centres(np.ones((4, 2)), 3, rng), 1)  # equal styles
     np.testing.assert_allclose(np.sort(styles.centres(x, 10, rng), axis=0), np.sort(x, axis=0))
-
-
-def test_what_is_told_and_drawn_are_mean_and_deviation_channel_by_channel() -> None:
-    mu, sigma = drawn(3, 1, 2), drawn(4, 1, 2).abs()
-    one = styles.summary(mu, sigma)  # of several: a node's own, in test_stablefdg_client
-    torch.testing.assert_close(one, torch.stack([torch.cat([mu, sigma]), torch.full((2, 2), 1e-3)]))
-    wide = np.array([[[2.0], [0.1]], [[3.0], [1.0]]])  # S = 1
-    made = styles.drawn_style(wide, 5000, np.random.default_rng(0))
-    assert (made[0].mean(), made[0].std()) == pytest.approx((2.0, 3.0), abs=0.2)
-    assert np.isclose(made[1], made[1].min()).mean() == pytest.approx(0.46, abs=0.03)  # which would be below 0
-    assert made[1].min() == 0

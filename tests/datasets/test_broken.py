@@ -1,10 +1,8 @@
 """Going on without images that cannot be read."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,11 +10,10 @@ from data_refusals import refuses
 from image_trees import noise_sites
 from PIL import Image
 
-from fedshift_core.errors import DataError
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import cache, corrupt_files, kept, pool
-from fedshift_datasets.listing import Item, Listing
+from fedshift_datasets.io import cache, corrupt_files
+from fedshift_datasets.listing import Listing
 from fedshift_datasets.sets import folders
 
 
@@ -62,20 +59,3 @@ def test_the_verdict_is_kept_until_a_file_changes(source: Source, given: list[st
     assert corrupt_files.of(listing) == first
     Image.new("RGB", (20, 20)).save(listing.items[1].path)
     assert [one.place for one in corrupt_files.of(listing)] == [8]
-
-
-def test_an_image_that_could_not_be_read_is_tried_again(source: Source) -> None:
-    """The cause may have been this machine: a package that is installed since, its memory, its disk."""
-    listing = folders.find("site", "train", source)
-    assert isinstance(listing, Listing)
-    tried = pool.tried
-
-    def without(work: Any, items: list[Item], workers: int) -> Iterator[Any]:
-        for item, made in zip(items, tried(work, items, workers), strict=True):
-            yield DataError("needs pydicom") if "4.png" in str(item) else made
-
-    for places, read in (([1, 4, 8, 9], without), ([1, 4, 8, 9], without), ([1, 8], tried)):
-        with patch.object(pool, "tried", read):
-            assert [one.place for one in corrupt_files.of(listing)] == places
-    (file,) = cache.cache_dir().glob("broken-*.list")
-    assert kept.read(file).about["broken"] == [1, 8]

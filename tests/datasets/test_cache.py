@@ -16,19 +16,11 @@ from data_refusals import refuses
 from kept_photos import PART, SIZE, draw, listed, load, originals, part_of
 from support import ROOT, SmallDisk
 
-from fedshift_core import private_files
-from fedshift_datasets.base import ImageSet
 from fedshift_datasets.io import cache, kept
-from fedshift_datasets.listing import Listing
 
 
 def parts(cache_home: Path) -> list[Path]:
     return sorted(cache_home.glob("[!.]*"))
-
-
-def digest_of(images: ImageSet) -> str:
-    """Return what a run says of its images: another number would mean that their images had changed."""
-    return hashlib.sha256(str(images.x.shape).encode() + images.x.tobytes() + images.y.tobytes()).hexdigest()
 
 
 def test_images_are_decoded_once_and_are_the_files_pixels(photos: Path) -> None:
@@ -61,39 +53,6 @@ def test_a_changed_source_is_decoded_anew_and_the_old_part_is_removed(
     assert decoded == len(images) > 0
     assert np.array_equal(images.x, originals(photos))
     part_of(cache_home)  # one part, not two
-
-
-def test_parts_of_other_splits_stay_until_a_source_changes(photos: Path, cache_home: Path) -> None:
-    """Runs with another ``dataset.seed``, test share, order of classes or broken images left out."""
-    every = np.arange(10)
-    for again in (False, True):
-        some = [listed(photos).select(split) for split in (every, every[1:], every[:-1], every[::2])]
-        some.append(Listing(listed(photos).items, 1 - listed(photos).labels))
-        decoded = [load(photos, images)[1] for images in some]
-        assert decoded == ([0] * 5 if again else [10, 9, 9, 5, 10])
-    assert len(parts(cache_home)) == 5
-    shutil.copy(photos / "cat" / "0.bmp", photos / "cat" / "x.bmp")
-    assert load(photos)[1] == 11
-    assert len(parts(cache_home)) == 1
-
-
-def test_room_for_parts_of_other_splits_is_bounded(
-    photos: Path, cache_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache, "MOST_PARTS", 2)
-    for first in range(4):
-        images = cache.load(PART, listed(photos).select(np.arange(first, 10)))
-        assert images.kept_in is not None
-        os.utime(kept.lock_of(images.kept_in.path), (first, first))
-    assert sorted(kept.read(path).number for path in parts(cache_home)) == [7, 8]
-
-
-def test_a_part_that_a_process_works_on_is_not_deleted(photos: Path, cache_home: Path) -> None:
-    load(photos)
-    with private_files.locked(kept.lock_of(part_of(cache_home))):
-        shutil.copy(photos / "cat" / "0.bmp", photos / "cat" / "x.bmp")
-        load(photos)
-    assert len(parts(cache_home)) == 2
 
 
 @pytest.mark.parametrize("damage", ["half", "empty", "head", "pixels", "labels", "fingerprint", "foreign", "more"])
@@ -129,16 +88,6 @@ def test_what_an_earlier_version_kept_is_decoded_once_more_with_a_line(
     assert not any(path.exists() for path in earlier) and other.exists()
     (line,) = caplog.messages
     assert str(cache_home) in line
-
-
-def test_the_hash_of_a_part_is_of_its_images_and_labels(photos: Path) -> None:
-    mark = cache.content(PART, listed(photos))
-    assert mark == digest_of(load(photos)[0]) == cache.content(PART, listed(photos))
-    for item in listed(photos).items:
-        os.utime(item.path, (1, 1))  # decoded again, to the same images
-    assert cache.content(PART, listed(photos)) == mark
-    draw(photos / "cat" / "2.bmp", 99)
-    assert cache.content(PART, listed(photos)) == digest_of(load(photos)[0]) != mark
 
 
 def test_what_cannot_be_kept_is_named_and_leaves_nothing(

@@ -78,18 +78,6 @@ def test_batches(tmp_path: Path, base: str, kind: str, split: Split) -> None:
     assert images.y.tolist() == [label for some in labels for label in some]
 
 
-@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
-@pytest.mark.parametrize("module", [b"numpy._core.multiarray", b"numpy.core.multiarray"])
-def test_pickles_of_every_protocol_of_numpy(tmp_path: Path, protocol: int, module: bytes) -> None:
-    data, labels = values("test_batch")
-    content = {"data": np.asfortranarray(data), "labels": labels, "more": np.zeros((2, 2)), "kinds": np.array([None])}
-    packed = pickle.dumps(content, protocol)
-    if protocol < 4:  # whose names have no length before them
-        packed = packed.replace(b"numpy._core.multiarray", module)
-    (tmp_path / "test_batch").write_bytes(packed)
-    assert read(tmp_path).x[1, 5, 7].tolist() == [data[1, plane * 1024 + 5 * 32 + 7] for plane in range(3)]
-
-
 @pytest.mark.parametrize("base", ["", "cifar10.1", "CIFAR-10.1/datasets"])
 def test_cifar101(tmp_path: Path, base: str) -> None:
     write_npy(tmp_path / base, "v4", 5)

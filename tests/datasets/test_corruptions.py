@@ -17,15 +17,13 @@ from sklearn.datasets import load_digits
 
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_datasets.corruptions import CORRUPTIONS, blur, corrupt, levels, random_corruption
-from fedshift_datasets.corruptions.arrays import Draws, convolved, trailed, zoomed
+from fedshift_datasets.corruptions.arrays import Draws, convolved, trailed
 
 Pixels = NDArray[np.uint8]
 
 SEVERITIES = range(1, 6)
 SIZES = (28, 32, 64, 128, 224)
 WITHOUT_CHANCE = ("defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression")
-#: What only moves or mixes colours of an image has nothing to do where there is one colour.
-KEEP_FLAT = (*CORRUPTIONS[3:7], *CORRUPTIONS[11:])
 #: How many images the growth of a distance is averaged over, by size.
 COUNTS = {28: 24, 32: 40, 64: 12, 128: 10, 224: 5}
 
@@ -114,17 +112,6 @@ def test_seed_and_key_choose_the_random_numbers(name: str) -> None:
     assert np.array_equal(first, again)
     assert chance != np.array_equal(first[0], first[1])
     assert chance != np.array_equal(first, other)
-
-
-@pytest.mark.parametrize("name", CORRUPTIONS)
-def test_black_and_white_images_raise_no_warnings(name: str) -> None:
-    # Black has no hue, and nothing to divide by; white has no room.
-    for value in (0, 255):
-        x = np.full((2, 32, 32, 3), value, np.uint8)
-        with np.errstate(all="raise", under="ignore"):
-            y = corrupt(x, name, 5, keys_of(x))
-        if name in KEEP_FLAT:
-            assert np.abs(y.astype(int) - value).max() <= 1
 
 
 @pytest.mark.parametrize("change", [random_corruption, *(partial(corrupt, name=name) for name in CORRUPTIONS)])
@@ -251,23 +238,6 @@ def test_motion_draws_a_fading_line() -> None:
     assert trail.sum(axis=(1, 2)) == pytest.approx(1, abs=1e-5)
 
 
-def test_zoom_keeps_the_middle_and_enlarges_about_it() -> None:
-    line = np.arange(33, dtype=np.float32)
-    image = np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1)[None]
-    assert np.allclose(zoomed(image, 1.0), image)
-    # Bilinear sampling of a ramp is exact: at half the distance from the middle stands what was there.
-    assert np.allclose(zoomed(image, 2.0), 16 + (image - 16) / 2)
-
-
-def test_snow_and_frost_lighten_and_fog_keeps_the_brightest_value() -> None:
-    x = textures(6, 32) // 2
-    for name in ("snow", "frost"):
-        assert corrupt(x, name, 3, keys_of(x)).mean() > x.mean() + 10
-    most = corrupt(x, "fog", 5, keys_of(x)).max(axis=(1, 2, 3)).astype(int)
-    assert np.all(most <= x.max(axis=(1, 2, 3)))
-    assert np.all(most > x.max(axis=(1, 2, 3)) * 0.7)
-
-
 def test_brightness_is_the_value_of_hsv() -> None:
     x = textures(1, 32).copy()
     x[0, 0, 0] = 0
@@ -283,15 +253,6 @@ def test_contrast_draws_each_channel_to_its_mean() -> None:
     mean = x.mean(axis=(1, 2), keepdims=True)
     y = corrupt(x, "contrast", 5, keys_of(x))
     assert np.abs(y - (mean + (x - mean) * 0.15)).max() <= 0.51
-
-
-def test_pixelate_leaves_few_pixels() -> None:
-    x = textures(1, 224)
-    y = corrupt(x, "pixelate", 5, keys_of(x))
-    # A quarter of 224: squares of 4 x 4 pixels of the mean colour.
-    blocks = x[0].reshape(56, 4, 56, 4, 3).mean(axis=(1, 3))
-    assert np.abs(y[0, ::4, ::4] - blocks).max() <= 1
-    assert np.array_equal(y[0, ::4, ::4], y[0, 3::4, 3::4])
 
 
 def test_jpeg_is_pillows() -> None:

@@ -100,15 +100,6 @@ def test_colour_and_other_encodings_give_the_pixels() -> None:
     assert np.abs(pixels(dicom_files.compressed("jpeg")) - packed.astype(int)).mean() < 25
 
 
-def test_a_dicom_file_is_known_by_its_content(tmp_path: Path) -> None:
-    path = tmp_path / "dog" / "a.png"
-    path.parent.mkdir()
-    path.write_bytes(dicom_files.written(dicom_files.made(noise(8, 8, 3))))
-    assert np.array_equal(decode(Item(path, str(path)), 8).pixels, noise(8, 8, 3))
-    path.write_bytes(dicom_files.written(dicom_files.made(noise(8, 8)))[132:])  # without its beginning
-    assert "by its content it is no PNG" in refusal_of(DataError, decode, Item(path, str(path)), 8)
-
-
 @pytest.mark.parametrize(
     ("tags", "words"),
     [
@@ -239,13 +230,6 @@ def test_spacing_without_numbers_leaves_the_pixels() -> None:
     assert pictures.read(content, "a.dcm")[1].spacing is None
 
 
-def test_the_same_values_at_several_places_are_no_contradiction() -> None:
-    both = macro(RESCALE, HOUNSFIELD, HOUNSFIELD, **{VOI: Sequence([item(**OWN)])})
-    data = enhanced(SHARED, both, **HOUNSFIELD, **OWN)
-    data.PerFrameFunctionalGroupsSequence = Sequence([both])
-    assert grey(data) == SEEN
-
-
 OTHER = {"RescaleSlope": 1, "RescaleIntercept": 0}
 
 
@@ -289,19 +273,6 @@ def test_rescaling_that_says_two_things_or_half_of_one_is_refused(data: Dataset,
 def test_windows_that_say_two_things_are_refused_unless_the_run_states_one(data: Dataset, words: str) -> None:
     assert words in refusal(data)
     assert grey(data, (0, 4095)) == [0, 54, 66, 79]
-
-
-def test_values_that_are_there_and_empty_are_not_there() -> None:
-    empty = dict.fromkeys(("RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth"))
-    assert grey(twelve(ROW, ModalityLUTSequence=Sequence([]), VOILUTFunction="SIGMOID", **empty)) == PLAIN
-
-
-def test_private_sequences_of_functional_groups_are_seen_but_do_not_overrule() -> None:
-    private = macro(RESCALE, HOUNSFIELD)
-    private.add_new(0x20051001, "SQ", [item(RescaleSlope=3, RescaleIntercept=0)])
-    assert grey(enhanced(FRAME, private), (-160, 240)) == SEEN
-    del private[RESCALE]
-    assert f"RescaleSlope within {FRAME}" in refusal(enhanced(FRAME, private), (-160, 240))
 
 
 def table(values: np.ndarray) -> Dataset:

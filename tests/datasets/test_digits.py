@@ -52,25 +52,6 @@ def test_folders_as_found_in_the_field(tmp_path: Path, folder: str, train: str, 
 # --- layouts
 
 
-def test_svhn_of_a_single_image(tmp_path: Path) -> None:
-    savemat(tmp_path / "train_32x32.mat", {"X": noise(32, 32, 3, 1), "y": np.array([[10]], np.uint8)})
-    assert load(tmp_path, "svhn").y.tolist() == [0]
-
-
-def test_val_is_test_where_there_is_no_test(tmp_path: Path) -> None:
-    for name, number in (("val", 10), ("test", 9)):
-        write_folder(tmp_path / "syn" / name)
-        (tmp_path / "syn" / "test" / "0" / "a.png").unlink(missing_ok=True)
-        assert len(load(tmp_path, "syn", "test")) == number
-
-
-def test_plain_layouts_win_over_native_files(tmp_path: Path) -> None:
-    for domain, write in NATIVE.items():
-        write(tmp_path, "train")
-        np.savez(tmp_path / f"{domain}_train.npz", x=noise(2, 8, 8), y=[7, 8])
-        assert load(tmp_path, domain).y.tolist() == [7, 8]
-
-
 # --- refusals
 
 

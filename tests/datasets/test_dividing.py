@@ -17,7 +17,6 @@ from fedshift_datasets.partition.allocation import Allocation
 from fedshift_datasets.partition.splits import Parts, domain_parts, mixed_test, node_parts, public_part
 
 PARTS = ("train", "validation", "test")
-CUT = {"test_fraction": 0.25, "validation_fraction": 0.2}
 seeds = st.integers(0, 2**31)
 #: How many images a domain has of each class.
 class_counts = st.lists(st.integers(0, 60), min_size=1, max_size=8)
@@ -51,35 +50,6 @@ def share_for(nodes: int, portion: float | None) -> str | float:
 
 
 # --- every way of dividing -------------------------------------------------------------------------------
-
-
-@given(counts=class_counts, nodes=st.integers(1, 5), seed=seeds, ways=disjoint)
-def test_nodes_hold_different_images(counts: list[int], nodes: int, seed: int, ways: dict[str, Any]) -> None:
-    total = sum(counts)
-    share = share_for(nodes, ways["portion"])
-    assume(total >= nodes and (share == "equal" or round(float(share) * total) > 0))
-    parts = deal(counts, nodes, seed, share=share, label_skew=ways["label_skew"])
-    assert (np.diff(whole(*parts)) > 0).all()
-    sizes = [len(each.train) for each in parts]
-    assert min(sizes) > 0 and (ways["label_skew"] is not None or np.ptp(sizes) <= 1)
-    # All of the domain, or as many as the share says.
-    assert sum(sizes) == (total if share == "equal" else nodes * min(round(float(share) * total), total // nodes))
-
-
-@given(counts=ample_counts, nodes=st.integers(1, 3), seed=seeds, skewed=st.booleans(), cover=st.booleans())
-def test_the_same_seed_deals_the_same(counts: list[int], nodes: int, seed: int, skewed: bool, cover: bool) -> None:
-    chosen = {"class_coverage": cover, "label_skew": 1e6 if skewed else None}
-    first, second = (deal(counts, nodes, seed, **chosen, **CUT) for _ in range(2))
-    for one, other in zip(first, second, strict=True):
-        for name in PARTS:
-            indices = getattr(one, name)
-            assert indices.dtype == np.int64 and np.array_equal(indices, getattr(other, name))
-            assert np.all(np.diff(indices) > 0)
-
-
-def test_another_seed_deals_otherwise() -> None:
-    first, second = (deal([100] * 5, 2, seed, label_skew=0.5, **CUT)[0] for seed in (0, 1))
-    assert not any(np.array_equal(getattr(first, part), getattr(second, part)) for part in PARTS)
 
 
 @pytest.mark.parametrize(
@@ -136,16 +106,6 @@ def test_with_replacement_every_node_has_its_share(
 
 
 # --- label skew ------------------------------------------------------------------------------------------
-
-
-def test_a_small_concentration_gives_each_node_few_classes() -> None:
-    labels = labels_of([100] * 10)
-    skewed, even = (
-        np.stack([np.bincount(labels[parts.train], minlength=10) for parts in deal([100] * 10, 5, 0, label_skew=alpha)])
-        for alpha in (0.05, 1e6)
-    )
-    assert (even == 20).all()
-    assert (skewed.max(0) / skewed.sum(0)).mean() > 0.8  # the part of the largest holder of a class
 
 
 # --- a node's own test and validation part ---------------------------------------------------------------
@@ -234,13 +194,6 @@ def test_a_patient_is_in_one_part(
     assert more or len(whole(*parts)) == 120 - round(120 * public)
 
 
-def test_patients_that_only_a_test_goes_by_leave_the_rest_as_it_was() -> None:
-    kept = deal([60, 60], 2, 0, validation_fraction=0.2)
-    for one, other in zip(grouped(2, PATIENTS, 0, validation_fraction=0.2, only_test=True), kept, strict=True):
-        assert np.array_equal(one.train, other.train)
-        assert np.array_equal(one.validation, other.validation)
-
-
 @pytest.mark.parametrize("patients", [2, 3, 8])
 def test_a_few_patients_have_a_validation_part(patients: int) -> None:
     """One of them is in it, however small it is to be, and no class goes with it that others have."""
@@ -296,14 +249,6 @@ def test_nodes_that_answer_for_a_domain_get_equal_test_sets(counts: list[int], n
     for domain, answering in (("a", nodes), ("b", 1), ("held out", nodes + 1)):
         sizes = {len(mixed_test(dealt, index, domain, mix, labels, seed)) for index in range(len(dealt))}
         assert sizes == {max(1, len(labels) // answering)}
-
-
-def test_nodes_draw_for_themselves() -> None:
-    labels = labels_of([300, 300])
-    first, second = (mixed_test(("a", "a"), index, "a", np.array([1, 1]), labels, 0) for index in (0, 1))
-    assert len(first) == len(second) == 300
-    # Half of the images each: 150 in common are to be expected, with a spread of 8.7 or less.
-    assert 110 < len(np.intersect1d(first, second)) < 190
 
 
 @given(counts=class_counts, nodes=st.integers(1, 6), groups=st.integers(1, 40), seed=seeds)

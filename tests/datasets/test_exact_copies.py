@@ -1,7 +1,5 @@
 """Exact copies among decoded images: counted by hand."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 from refusals import worded
@@ -38,24 +36,3 @@ def test_the_same_pixels_with_two_labels() -> None:
     result = exact_copies.find(sets)
     assert (result.trained, result.two_labels) == ((), (((0, 0), (1, 0)),))
     worded(*exact_copies.lines(result, sets, str), "1 pair", "(0, 0) = (1, 0)")
-
-
-def test_many_sets_are_compared_as_one_by_one() -> None:
-    rng = np.random.default_rng(0)
-    pool = rng.integers(0, 256, (6, 8, 8, 3), np.uint8)
-    pool[1] = pool[0]
-    pool[1, 0, 0, 0] ^= 1  # in no row that is looked at first
-    sets, rows, first, first_trained = [], [], dict[bytes, Any](), dict[bytes, Any]()
-    for s in range(5):
-        made = ImageSet(pool[rng.integers(0, 6, 7)], rng.integers(0, 2, 7))
-        sets.append(Role("ab"[s % 2], s % 3 == 0, made))
-        rows += [((s, i), x.tobytes(), sets[-1].is_test) for i, x in enumerate(made.x)]
-    for place, pixels, is_test in rows:
-        first.setdefault(pixels, place)
-        if not is_test:
-            first_trained.setdefault(pixels, place)
-    labels = {place: sets[place[0]].images.y[place[1]] for place, *_ in rows}
-    trained = [(place, first_trained[x]) for place, x, is_test in rows if is_test and x in first_trained]
-    two_labels = sorted((first[x], place) for place, x, _ in rows if labels[place] != labels[first[x]])
-    result = exact_copies.find(sets)
-    assert (list(result.trained), list(result.two_labels)) == (trained, two_labels) and trained and two_labels

@@ -1,7 +1,6 @@
 """Orientation by EXIF: read from every format, applied or ignored, and part of every key."""
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +8,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from fedshift_datasets.base import PLAIN, Form
-from fedshift_datasets.io import cache, decode, pictures
-from fedshift_datasets.listing import Item, Listing
+from fedshift_datasets.io import decode, pictures
+from fedshift_datasets.listing import Item
 from fedshift_datasets.quality import checkup
 
 APPLY = Form(exif="apply")
@@ -58,12 +57,3 @@ def test_an_unknown_orientation_or_a_damaged_block_turns_nothing(tmp_path: Path,
         Image.new("RGB", (6, 4), "red").save(path, exif=exif)
     assert np.array_equal(pixels(path, APPLY), pixels(path, PLAIN))
     assert not checkup.headers([Item(path, str(path))])[0].turned
-
-
-def test_the_rule_is_part_of_every_key(tmp_path: Path) -> None:
-    path = picture(tmp_path / "a.png", 6)
-    listing = Listing((Item(path, str(path)),), np.zeros(1, np.int64))
-    forms = [PLAIN, APPLY, Form("crop"), Form(window=(0.0, 9.0)), Form("crop", (0.0, 9.0), "apply")]
-    assert len({cache.fingerprint(listing, 16, form) for form in forms}) == len({form.mark for form in forms}) == 5
-    assert len({cache.content(cache.Part("t", "d", "train", 16, form), listing) for form in forms[:2]}) == 2
-    assert Form().mark == "" and replace(APPLY, exif="ignore") == PLAIN

@@ -1,6 +1,5 @@
 """The store of numbers that are computed once for each image."""
 
-import multiprocessing
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -86,40 +85,6 @@ def test_what_a_killed_process_left_half_written_is_computed_again(left: int, mo
 def _damage() -> list[int]:
     """Return how many bytes of each store are damaged."""
     return [file.size - file.end for file in (kept.read(path, check=True) for path in feature_store.stores())]
-
-
-def test_rows_from_the_first_damage_on_are_computed_again(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(feature_store, "FLUSHED", 10)
-    images, calls = _images(30), list[int]()
-    store = FeatureStore(KIND)
-    before = store.places(images.marks, _means(images))
-    mapped = store.rows
-    with store.path.open("r+b") as file:
-        file.seek(int(before[15]) * KIND.row_bytes + 1)
-        file.write(b"\xff\xff")
-    assert _damage() != [0]
-    again = FeatureStore(KIND)
-    places = again.places(images.marks, _means(images, calls))
-    assert calls == [10, 10] and str(store.path) in caplog.text
-    np.testing.assert_array_equal(again.rows[places], images.x.mean(axis=(1, 2)).astype(np.float32))
-    np.testing.assert_array_equal(mapped[before[20:]], again.rows[places[20:]])  # who has the old file mapped keeps it
-    assert _damage() == [0]
-
-
-def _fill(seed: int) -> int:
-    images = joined([_images(40), _images(40, seed)])
-    store = FeatureStore(KIND)
-    places = store.places(images.marks, _means(images))
-    return int((store.rows[places] != images.x.mean(axis=(1, 2)).astype(np.float32)).sum())
-
-
-def test_processes_that_fill_a_store_at_a_time_agree() -> None:
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        assert pool.map(_fill, range(1, 9)) == [0] * 8
-    (path,) = feature_store.stores()
-    assert kept.read(path).number == 40 + 8 * 40 and _damage() == [0]
 
 
 def test_a_store_does_not_grow_above_its_bound_nor_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,18 +10,12 @@ import pytest
 from data_refusals import refuses
 from digit_files import noise
 from digit_files import read as read_found
-from numpy.typing import NDArray
 from PIL import Image
 
 from fedshift_datasets.base import ImageSet
-from fedshift_datasets.io import files, layout, trees
+from fedshift_datasets.io import files, trees
 
 CLASSES = ("dog", "cat", "owl")
-
-
-def write_image(path: Path, pixels: NDArray[np.uint8]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
 
 
 def read(root: Path, domain: str = "art", size: int = 8) -> ImageSet:
@@ -35,14 +29,6 @@ def savez(root: Path, **arrays: Any) -> Path:
 
 
 # --- resize
-
-
-@pytest.mark.parametrize("chunk", [1, 500, 1 << 24])
-def test_resize_does_not_depend_on_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = noise(7, 12, 10, 3)
-    alone = np.concatenate([files.resize(x[i : i + 1], 8) for i in range(7)])
-    monkeypatch.setattr(files, "_CHUNK", chunk)
-    assert np.array_equal(files.resize(x, 8), alone)
 
 
 # --- npz
@@ -156,25 +142,4 @@ def test_folder_turns_every_8_bit_mode_into_rgb(tmp_path: Path, mode: str) -> No
     assert np.all(read(tmp_path).x >= 250)
 
 
-def test_npz_wins_over_the_folder(tmp_path: Path) -> None:
-    write_image(tmp_path / "art" / "train" / "dog" / "a.png", noise(8, 8, 3))
-    for found, number in ((tmp_path / "art" / "train", 1), (tmp_path / "art_train.npz", 3)):
-        assert layout.find_domain(tmp_path, "art", "train") == found
-        assert len(read(tmp_path)) == number
-        savez(tmp_path, x=X, y=Y)
-    assert layout.find_domain(tmp_path, "art", "test") is None
-
-
 # --- what is not there
-
-
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    np.savez(tmp_path / "photo_train.npz", x=X, y=Y)
-    np.savez(tmp_path / "later_test.npz", x=X, y=Y)
-    write_image(tmp_path / "sketch" / "train" / "dog" / "a.png", noise(8, 8, 3))
-    with refuses("art train", tmp_path, "art_train.npz", "art/train/<class>/", "there: photo, sketch"):
-        read(tmp_path)
-    with refuses("data-dir", tmp_path / "no"):
-        read(tmp_path / "no")
-    with refuses("data-dir", "is a file"):
-        read(tmp_path / "photo_train.npz")

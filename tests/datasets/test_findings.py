@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedshift_datasets.io import cache, decode, integrity, kept, trees
+from fedshift_datasets.io import cache, trees
 from fedshift_datasets.listing import Listing
 from fedshift_datasets.quality import checkup, duplicates, exact_copies, findings, pixel_statistics
 from fedshift_datasets.quality.exact_copies import Role
@@ -30,17 +30,6 @@ def photos(tmp_path: Path) -> Listing:
     return trees.list_folders(tmp_path / "photos", CLASSES)
 
 
-def test_one_read_of_a_file_gives_what_several_gave(photos: Listing) -> None:
-    out = np.empty((len(photos), 32, 32, 3), np.uint8)
-    for workers in (1, 3):
-        facts = decode.decode_into(photos, out, workers=workers)
-        assert list(facts.headers) == checkup.headers(photos.items)
-        assert len({header.size for header in facts.headers}) == 3 and any(header.turned for header in facts.headers)
-        assert {header.mode for header in facts.headers} == {"RGB", "L"}
-        assert integrity._of_all(facts.digests[file] for file in photos.sources) == integrity.content(photos.sources)
-        assert np.array_equal(out, np.stack([decode.decode(item, 32).pixels for item in photos.items]))
-
-
 def test_findings_are_kept_and_are_the_same(photos: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
     images = cache.load(PART, photos)
     headers = cache.headers(images)
@@ -56,14 +45,3 @@ def test_findings_are_kept_and_are_the_same(photos: Listing, monkeypatch: pytest
     assert all(np.array_equal(getattr(again, name), value) for name, value in vars(pixels).items())
     places = np.arange(0, 70, 3)
     assert np.array_equal(same.hashes, sketches.hashes) and np.array_equal(same.greys(places), sketches.greys(places))
-
-
-def test_a_note_on_other_pixels_is_neither_taken_nor_kept(photos: Listing) -> None:
-    images = cache.load(PART, photos)
-    findings.of(images)
-    assert images.kept_in is not None
-    with kept.writing(images.kept_in.path), kept.building(images.kept_in.path) as file:  # by another process
-        kept.write(file, {}, images.x[:3], images.y[:3])
-    assert images.kept_in.note(findings.NOTE) is None
-    images.kept_in.add_note(findings.NOTE, 1)
-    assert len(kept.read(images.kept_in.path).chunks) == 1

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from data_refusals import refuses
-from image_trees import SPLITS, fill, pictures
-from PIL import Image
+from image_trees import SPLITS, fill
 
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source, Split
@@ -57,15 +56,6 @@ def write_table(path: Path, lines: list[str], header: str = "file,label,domain")
 # --- folders ----------------------------------------------------------------------------------------
 
 
-def test_sites_may_have_different_layouts(root: Path) -> None:
-    train, test = split_of(root, "Aachen")
-    assert (len(train), len(test), sum(name.endswith("malignant") for name in test)) == (12, 3, 1)
-    train, test = split_of(root, "Bonn")
-    assert (len(train), len(test), min(test)) == (15, 5, "0050.jpgbenign")
-    labels = listed(folders.find, "Bonn", "test", source(root))
-    assert all(label == ("malignant" in name) for name, label in labels.items())
-
-
 @pytest.mark.parametrize("name", ["Bonn/extra", "train", "C=1", "Worst", "-c", "loose"])
 def test_folders_that_are_no_sites(root: Path, name: str) -> None:
     fill(root / name, {"": 2} if name == "loose" else COUNTS)
@@ -95,19 +85,6 @@ def test_what_is_missing_or_unknown_is_reported_in_a_line(root: Path, tmp_path: 
 # --- on a real node ---------------------------------------------------------------------------------
 
 
-def test_a_folder_gives_the_same_split_everywhere(root: Path, tmp_path: Path) -> None:
-    """As one of three sites, as a node's own folder with and without its name, and named by a table."""
-    here = split_of(root, "Aachen", seed=5)
-    (node := tmp_path / "node").mkdir()
-    shutil.copytree(root / "Aachen", node / "Aachen")
-    assert split_of(node, "Aachen", own=True, seed=5) == here
-    assert split_of(root / "Aachen", "Aachen", own=True, seed=5) == here
-    rows = [f"{p.relative_to(node / 'Aachen')},{p.parent.name}" for p in sorted((node / "Aachen").rglob("*.jpg"))]
-    write_table(root / "Aachen" / "labels.csv", rows[::-1], "file,label")
-    assert split_of(root / "Aachen", "Aachen", own=True, seed=5) == here
-    assert split_of(root, "Aachen", seed=6) != here
-
-
 def test_a_node_may_leave_out_the_level_of_the_site_with_splits_too(root: Path) -> None:
     own = source(root / "Bonn")
     assert [len(part) for part in split_of(root / "Bonn", "Bonn", own=True)] == [15, 5]
@@ -135,12 +112,6 @@ def test_a_table_says_everything(root: Path, mark: str) -> None:
     assert listed(folders.find, "north", "test", source(root)) == {"0000.jpgbenign": 0}
     assert listed(folders.find, "north", "train", source(root)) == {"0001.jpgmalignant": 1}
     assert [len(part) for part in split_of(root, "south")] == [1, 1]
-
-
-def test_quotes_around_a_cell_may_follow_a_space(root: Path) -> None:
-    rows = [f'Aachen/{kind}/{i:04}.jpg, "{kind}" ,  "north"' for kind in CLASSES for i in range(3)]
-    write_table(root / "labels.csv", rows, 'file, "label", domain')
-    assert folders.names(Source(root)) == folders.Names(("north",), CLASSES)
 
 
 @pytest.mark.parametrize(("encoding", "line"), [("cp1252", 3), ("utf-16", 1)])
@@ -185,32 +156,4 @@ def test_a_wrong_row_is_named(root: Path, header: str, row: str, named: str) -> 
 # --- survey -----------------------------------------------------------------------------------------
 
 
-def test_the_survey_tells_everything_that_is_there(root: Path) -> None:
-    (root / "Aachen" / "benign" / "scan.heic").write_bytes(b"x")
-    (root / "Aachen" / "benign" / "old").mkdir()
-    fill(root / "Aachen", {"rare": 1})
-    (root / "docs").mkdir()
-    survey = folders.survey(Source(root))
-    assert survey.classes == (*CLASSES, "rare")
-    assert [(site.domain, site.layout, len(pictures(site))) for site in survey.sites] == [
-        ("Aachen", "classes", 16),
-        ("Bonn", "splits", 20),
-    ]
-    assert [path.name for path in survey.sites[0].not_taken] == ["scan.heic"]
-    assert ["old" in note or "rare" in note for note in survey.sites[0].notes] == [True, True]
-    assert [path.name for path in survey.others] == ["docs", "notes.txt"]
-
-
 # --- two runs in one process ------------------------------------------------------------------------
-
-
-def test_runs_with_other_classes_do_not_mix(tmp_path: Path) -> None:
-    for grey, kind in enumerate(CLASSES):
-        for number in range(4):
-            path = tmp_path / "Aachen" / kind / f"{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("L", (20, 20), 200 * grey).save(path)
-    for classes in (CLASSES, CLASSES[::-1]):
-        for load, root in ((catalog.load, tmp_path), (catalog.load_own, tmp_path / "Aachen")):
-            images = load("folders", "Aachen", "train", Source(root, classes=classes), 16)
-            assert len(images) == 6 and (images.y == (images.x[:, 0, 0, 0] > 100) * 1 ^ (classes != CLASSES)).all()

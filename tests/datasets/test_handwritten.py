@@ -11,15 +11,14 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from fedshift_core.seeding import generator
 from fedshift_datasets import catalog
-from fedshift_datasets.base import SPLITS, Source, Split, checked
+from fedshift_datasets.base import SPLITS, Source, checked
 from fedshift_datasets.io import files
 from fedshift_datasets.listing import Arrays
-from fedshift_datasets.sets import handwritten_masks, handwritten_styles
-from fedshift_datasets.sets.handwritten import CLASSES, DOMAINS, draw, find, source_indices
-from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, Drawn, upsample
+from fedshift_datasets.sets import handwritten_masks
+from fedshift_datasets.sets.handwritten import DOMAINS, draw, find, source_indices
+from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, upsample
 
 PARTS = [(domain, split) for domain in DOMAINS for split in SPLITS]
-LABELS: NDArray[np.int64] = load_digits().target.astype(np.int64)
 
 
 def ink_of(domain: str, count: int) -> NDArray[np.float32]:
@@ -34,28 +33,6 @@ def test_every_source_digit_is_used_exactly_once(seed: int) -> None:
     assert np.array_equal(np.sort(np.concatenate(list(dealt.values()))), np.arange(1797))
 
 
-@pytest.mark.parametrize("seed", [0, 3])
-def test_classes_are_dealt_evenly(seed: int) -> None:
-    counts = {part: np.bincount(LABELS[index], minlength=10) for part, index in source_indices(seed).items()}
-    totals = []
-    for domain in DOMAINS:
-        train, test = (counts[domain, split] for split in SPLITS)
-        assert (np.abs(train + test - np.bincount(LABELS) / 4) < 1).all()
-        assert (np.abs(test - 0.2 * (train + test)) <= 0.5).all()
-        totals.append(sum(train) + sum(test))
-    assert max(totals) - min(totals) <= 4
-
-
-def test_split_is_shuffled_and_seeded() -> None:
-    first, again, other = source_indices(0), source_indices(0), source_indices(1)
-    for part in PARTS:
-        assert np.array_equal(first[part], again[part])
-        assert not np.array_equal(np.sort(first[part]), np.sort(other[part]))
-        labels = LABELS[first[part]]
-        assert not np.array_equal(labels, np.sort(labels))
-        assert np.any(np.diff(first[part]) < 0)
-
-
 @pytest.mark.parametrize("domain", DOMAINS)
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_renderers_leave_their_ink_alone(domain: str, count: int) -> None:
@@ -65,20 +42,6 @@ def test_renderers_leave_their_ink_alone(domain: str, count: int) -> None:
     assert (first.pixels.shape, first.pixels.dtype) == ((count, SIZE, SIZE, 3), np.uint8)
     assert np.array_equal(ink, before)
     assert all(map(np.array_equal, first, RENDERERS[domain](ink, generator(0, "test"))))
-
-
-@pytest.mark.parametrize(("domain", "split"), PARTS)
-def test_load_shows_the_renderer_nothing_but_its_own_digits(
-    domain: str, split: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[NDArray[np.float32]] = []
-    images, own = draw(domain, split, 0), source_indices(0)[domain, split]
-    assert checked(images, classes=len(CLASSES), size=SIZE, where=domain) is images
-    assert np.array_equal(images.y, LABELS[own])
-    monkeypatch.setitem(RENDERERS, domain, lambda ink, rng: [seen.append(ink), Drawn(images.x, ink)][1])
-    draw(domain, split, 0)
-    (ink,) = seen
-    assert np.array_equal(ink, upsample((load_digits().images[own] / 16).astype(np.float32)))
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -98,18 +61,6 @@ def test_masks_lie_on_the_digits_of_the_same_pictures(domain: str) -> None:
     elif domain == "sketch":  # the pencil runs along the border, and paper is on both sides of it
         rim, near = (grow(digit, axes=(1, 2)) for grow in (ndimage.binary_erosion, ndimage.binary_dilation))
         assert grey[digit & ~rim].mean() < 130 and min(grey[rim].mean(), grey[~near].mean()) > 200
-
-
-def test_street_takes_neighbours_from_its_batch_only() -> None:
-    # Every digit of this batch is a plane of one value, so a neighbour shows whose it is.
-    values = np.linspace(0.1, 0.9, 5, dtype=np.float32)
-    ink = np.broadcast_to(values[:, None, None], (5, SIZE, SIZE))
-    strips = handwritten_styles._strips(ink, generator(0, "test"))
-    pitch = handwritten_styles.STREET_PITCH
-    assert strips.shape == (5, SIZE, SIZE + 2 * pitch)
-    for own, strip in zip(values, strips, strict=True):
-        assert {strip[0, 0], strip[0, -1]} <= {*values} - {own}
-        assert np.all(strip[:, SIZE : 2 * pitch] == own)
 
 
 def test_folder_is_read_instead_of_drawing(tmp_path: Path) -> None:

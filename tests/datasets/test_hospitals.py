@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from data_refusals import refuses
-from image_trees import check_usual_refusals, refusal
+from image_trees import refusal
 
 from fedshift_datasets.base import Source
 from fedshift_datasets.sets import camelyon, isic
@@ -66,9 +66,3 @@ def test_fed_isic2019_has_flambys_split(tmp_path: Path, folder: str) -> None:
         (item,) = images.items
         assert item.path.stem.startswith(f"ISIC_{image}") and isic.CLASSES[images.labels[0]] == name
     assert "no train images of rosendahl" in refusal(isic.TREE.find, tmp_path, "rosendahl")
-
-
-def test_the_usual_refusals(tmp_path: Path) -> None:
-    for number, one in enumerate((camelyon, isic)):
-        (empty := tmp_path / str(number)).mkdir()
-        check_usual_refusals(one.TREE.find, empty, one.DOMAINS)

@@ -119,23 +119,6 @@ def test_a_hole_of_as_many_blocks_as_were_there_is_found(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        JPEGS["baseline"] + bytes(5000),
-        JPEGS["baseline"] * 2,
-        JPEGS["baseline"][:-2] + bytes(16) + EOI,
-        saved(photo(), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08" + bytes(5000)),
-        saved(photo(), "JPEG", exif=b"Exif\0\0" + saved(photo(48, 36), "JPEG")),
-        saved(photo(), "JPEG", comment=b"\xff\xda\0\x0c" + bytes(200)),
-        saved(photo().convert("L"), "JPEG", restart_marker_blocks=1, optimize=True),
-        saved(photo(), "PNG", compress_level=0),
-    ],
-)
-def test_what_cameras_add_is_no_damage(tmp_path: Path, content: bytes) -> None:
-    assert not read(tmp_path, content)
-
-
-@pytest.mark.parametrize(
     ("kind", "option", "value"),
     [
         *(("JPEG", option, True) for option in ("optimize", "progressive")),

@@ -106,24 +106,6 @@ def test_every_change_is_noticed(home: Path, looks: Mock, change: Callable[[Path
         assert not isinstance(now, Listing) and now.files == fresh.files
 
 
-def test_names_are_compared_where_folders_have_no_times(
-    home: Path, looks: Mock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = kept_sites._state
-    monkeypatch.setattr(kept_sites, "_state", lambda folder: [0, 0, 0, state(folder)[3]])
-    found(home)
-    picture(home / "home" / "cat" / "new.png")
-    found(home)
-    assert looks.call_count == 2
-
-
-def test_a_run_takes_what_init_found_whose_classes_nobody_had_stated(home: Path, looks: Mock) -> None:
-    survey = folders.survey(Source(home))
-    kept_sites._known.clear()
-    again = folders.survey(Source(home, classes=survey.classes))
-    assert looks.call_count == 1 and again.sites == survey.sites and again.classes == CLASSES
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"fedshft1" + b"\0" * 20, b"fedshft1" + b"\xff" * 99])
 def test_what_is_damaged_is_listed_again(home: Path, looks: Mock, content: bytes) -> None:
     first = names(found(home))
@@ -133,22 +115,6 @@ def test_what_is_damaged_is_listed_again(home: Path, looks: Mock, content: bytes
         file.write_bytes(damaged)
         assert names(found(home)) == first and looks.call_count == number
     assert file.stat().st_mode & 0o077 == 0
-
-
-def test_names_of_any_letters_are_kept(home: Path, looks: Mock) -> None:
-    for name in ("line\nbreak.png", "Läsion.png", "\udcff.png", " .png"):  # the third is no UTF-8
-        picture(home / "home" / "cat" / "a.png")
-        (home / "home" / "cat" / "a.png").rename(home / "home" / "cat" / name)
-    first, again = found(home, test_share=0.01), found(home, test_share=0.01)
-    assert looks.call_count == 1 and names(again) == names(first) and len(names(first)) == 14
-    (file,) = cache.cache_dir().glob("site-*.list")
-    assert cache.remove_lists() == 1 and not file.exists()
-
-
-def test_a_folder_that_has_just_changed_is_not_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "SETTLED", 10**12)
-    found(home)
-    assert not cache.cache_dir().exists() or not list(cache.cache_dir().glob("site-*"))
 
 
 def test_an_answer_is_given_again_only_for_equal_times(tmp_path: Path) -> None:
@@ -168,12 +134,3 @@ def test_an_answer_is_given_again_only_for_equal_times(tmp_path: Path) -> None:
     times(1, lambda: os.utime(folder, ns=(0, 0)))
     times(2, lambda: os.utime(folder, ns=(0, 1)))
     times(4, folder.rmdir)
-
-
-def test_no_more_answers_are_kept_than_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_sites, "MOST", 2)
-    monkeypatch.setattr(kept_sites, "_known", {})
-    os.utime(tmp_path, ns=(0, 0))
-    for key in range(4):
-        kept_sites.answer(key, (), lambda: Site("a", "classes", folders=(tmp_path,)))
-    assert len(kept_sites._known) == 2

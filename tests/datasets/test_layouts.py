@@ -29,20 +29,6 @@ def numbers(root: Path, domain: str = "a") -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("split", "spelled"),
-    [
-        ("train", "train Train TRAINING training_set train-set trainset trn images_train train2017 Training-Data"),
-        ("validation", "val valid Validation validation_set VAL dev devset val2017 valid_images validation-split"),
-        ("test", "test Testing TEST tests test_set testset test-images testdata"),
-        (None, "a testis trainer valley device t 2017 set images test1 pretrain devices eval holdout extra"),
-    ],
-)
-def test_usual_spellings(split: str | None, spelled: str) -> None:
-    for name in spelled.split():
-        assert split_names.split_of(name) == split, name
-
-
-@pytest.mark.parametrize(
     ("stem", "named"),
     [
         ("a_train", "a train"),

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock, patch
 
 import pytest
 from data_refusals import refuses
 
-from fedshift_datasets.io import integrity, looks
+from fedshift_datasets.io import looks
 
 
 @pytest.fixture
@@ -27,13 +26,6 @@ def asked() -> Iterator[Mock]:
         yield counted
 
 
-def test_an_entry_is_what_the_system_says(files: tuple[str, ...]) -> None:
-    about = [Path(file).stat() for file in files]
-    wanted = [[each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns] for each in about]
-    assert looks.at(files).tolist() == wanted
-    assert looks.at(()).shape == looks.some(()).shape == (0, 5)
-
-
 def test_a_file_that_is_not_there_is_named(files: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "b").unlink()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
@@ -44,19 +36,6 @@ def test_a_file_that_is_not_there_is_named(files: tuple[str, ...], tmp_path: Pat
                 looks.at(files)
     with refuses(tmp_path / "nowhere"):
         looks.at((str(tmp_path / "link"),))
-
-
-def test_numbers_of_more_bits_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inodes of 64 bits, and times after the year 2262."""
-
-    def stat(file: str) -> SimpleNamespace:
-        number = 2**63 + int(file)
-        return SimpleNamespace(st_dev=1, st_ino=number, st_size=3, st_mtime_ns=5, st_ctime_ns=number + 7)
-
-    monkeypatch.setattr(looks, "os", SimpleNamespace(stat=stat))
-    seen = looks.at(("-1", "0", "5"))
-    assert len(set(seen[:, looks.INODE].tolist())) == len(set(seen[:, looks.CHANGED].tolist())) == 3
-    assert len({integrity.stamp(seen[[place]]) for place in range(3)}) == 3
 
 
 def test_what_was_seen_is_handed_on_within_a_block_and_not_after_it(files: tuple[str, ...], asked: Mock) -> None:

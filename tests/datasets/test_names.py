@@ -1,27 +1,17 @@
 """Names of files that anybody may have given them: shown so that no terminal obeys them, and taken as they are."""
 
-import io
 import os
 import sys
-import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
-from support import refusal_of
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
-from fedshift_datasets.io import decode, files, mat, trees
-from fedshift_datasets.listing import Item
 
-CLASSES = ("dog", "cat", "owl")
 #: ESC with a colour and a title, a line's end, a byte that is no UTF-8, a mark that turns the direction.
 EVIL = os.fsdecode(b"a\x1b[31m\x1b]0;t\x07\nb\xff\xe2\x80\xae")
 SAFE = r"a\x1b[31m\x1b]0;t\x07\nb\xff\u202e"
@@ -32,12 +22,6 @@ def check(message: str, lines: int = 1) -> None:
     assert SAFE in message
     assert all(line.isprintable() for line in message.split("\n")) and message.count("\n") < lines
     message.encode()
-
-
-def refused(call: Callable[..., object], *given: object, lines: int = 1, **named: object) -> str:
-    message = refusal_of(DataError, call, *given, **named)
-    check(message, lines)
-    return message
 
 
 # --- shown
@@ -57,31 +41,6 @@ def folder_of(path: Path, *names: str) -> Path:
     for name in names:
         (path / name).mkdir(parents=True)
     return path
-
-
-def test_folders_and_images(tmp_path: Path) -> None:
-    refused(files.check_data_dir, tmp_path / EVIL)
-    refused(trees.list_folders, folder_of(tmp_path / "1", EVIL), CLASSES)
-    refused(trees.list_folders, folder_of(tmp_path / "2" / EVIL, "dog"), CLASSES)
-    refused(trees.list_folders, folder_of(tmp_path / "3", EVIL, "dog"), CLASSES, aliases={EVIL.lower(): "dog"})
-    image = folder_of(tmp_path / "4", "dog") / "dog" / f"{EVIL}.png"
-    image.write_bytes(b"no image")
-    refused(decode.decode, Item(image, str(image)), 8)
-    Image.fromarray(np.full((8, 8), 0.5, np.float32)).save(image, "TIFF")
-    refused(decode.decode, Item(image, str(image)), 8)
-
-
-def test_archives(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, EVIL) / EVIL
-    for read in (lambda path: mat.read(path, ("X",)), lambda path: files.read_npz(path, classes=CLASSES)):
-        (folder / "a").write_bytes(b"no archive")
-        refused(read, folder / "a")
-    np.savez(tmp_path / "a.npz", **{EVIL.replace("\udcff", "\\xff"): np.zeros(1)})
-    refused(files.read_npz, tmp_path / "a.npz", classes=CLASSES)
-    for name in (f"art/{EVIL}/1.jpg", f"{EVIL}/dog/1.jpg"):
-        with tarfile.open(tmp_path / "a.tar", "w") as archive:
-            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
-        refused(trees.list_tar, tmp_path / "a.tar", ("art",), CLASSES)
 
 
 # --- use

@@ -12,13 +12,10 @@ from digit_files import noise
 from image_trees import fill, pictures
 
 from fedshift_datasets import catalog
-from fedshift_datasets.base import ImageSet, Source
-from fedshift_datasets.io import files, trees
-from fedshift_datasets.listing import Arrays
-from fedshift_datasets.sets import digits, folders
+from fedshift_datasets.base import Source
+from fedshift_datasets.sets import folders
 
 CLASSES = ("benign", "cyst", "malignant")
-NAMED = {"classes": np.array(CLASSES)}
 NUMBERS = tuple(map(str, range(11)))
 ALPHABET = tuple(sorted(NUMBERS))  # 0, 1, 10, 2, ...
 
@@ -55,14 +52,6 @@ def test_integers_need_stated_classes_in_every_mixture(tmp_path: Path, other: Ca
     for call in (folders.names, folders.survey):
         with refuses("_train.npz", "dataset.classes=["):
             call(Source(tmp_path))
-
-
-@pytest.mark.parametrize("find", [folders.find, folders.find_own])
-def test_classes_that_were_read_from_folders_state_nothing(tmp_path: Path, find: Callable[..., object]) -> None:
-    """Of a run whose server read them, a node's own integers mean nothing."""
-    save(tmp_path)
-    with refuses("s2_train.npz", "integers"):
-        find("s2", "train", Source(tmp_path, classes=CLASSES, classes_stated=False))
 
 
 def test_a_nodes_copy_of_the_public_set_is_read_by_the_same_rule(tmp_path: Path) -> None:
@@ -125,33 +114,6 @@ def test_other_labels_classes_and_groups_are_refused(tmp_path: Path, key: str, v
 # --- the file states them --------------------------------------------------------------------------------
 
 
-def test_a_file_with_classes_of_its_own_is_read_by_their_names(tmp_path: Path) -> None:
-    save(tmp_path, classes=np.array(["Malignant ", "benign", "cyst"]))
-    fill(tmp_path / "s1", {"benign": 2, "malignant": 2})
-    assert folders.names(Source(tmp_path)).classes == CLASSES
-    assert labels(tmp_path, CLASSES) == [2, 0, 1]
-    assert labels(tmp_path, CLASSES, classes_stated=False) == [2, 0, 1]
-    assert labels(tmp_path, CLASSES[::-1]) == [0, 2, 1]  # in one process, and with one cache
-
-
-def test_a_class_without_an_image_may_be_unknown_to_the_run(tmp_path: Path) -> None:
-    assert labels(save(tmp_path), CLASSES) == labels(tmp_path, CLASSES[::-1]) == [0, 1, 2]  # places in stated classes
-    save(tmp_path, classes=np.array([*CLASSES, "rare"]))
-    assert labels(tmp_path, CLASSES) == [0, 1, 2]
-
-
-def test_a_files_classes_hold_for_any_data_set(tmp_path: Path) -> None:
-    names = tuple(str(9 - number) for number in range(10))
-    files.write_npz(tmp_path / "mnist_train.npz", ImageSet(noise(10, 8, 8, 3), np.arange(10)), names)
-    for images in (
-        digits.find("mnist", "train", Source(tmp_path)),
-        trees.find_plain(tmp_path, "mnist", "train", digits.CLASSES),
-    ):
-        assert isinstance(images, Arrays) and images.read().y.tolist() == list(range(9, -1, -1))
-    marks = [trees.npz_arrays(save(tmp_path, **more) / "s2_train.npz", CLASSES).mark for more in ({}, NAMED)]
-    assert marks[1] and marks[0] == ""  # as before there was a key `classes`
-
-
 # --- tables ----------------------------------------------------------------------------------------------
 
 
@@ -167,12 +129,3 @@ def test_numbers_in_a_table_need_stated_classes(tmp_path: Path) -> None:
 
 
 # --- groups ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("groups", "names"), [([7, 7, 8], ["7", "7", "8"]), (["p1 ", "P1", "nan"], ["P1", "P1", ""])])
-def test_groups_of_images_are_read(tmp_path: Path, groups: list[Any], names: list[str]) -> None:
-    """Patients, by which intervals and splits go; numbers are names too."""
-    save(tmp_path, patient=np.array(groups))
-    for _ in range(2):  # the second time from the cache
-        images = catalog.load("folders", "s2", "train", Source(tmp_path, classes=CLASSES), 16)
-        assert images.groups is not None and images.groups.tolist() == names

@@ -6,12 +6,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 from data_refusals import refuses
 from digit_files import noise
 from PIL import EpsImagePlugin, Image
-from refusals import worded
 
 from fedshift_core import said_once
 from fedshift_datasets.io import pictures, trees
@@ -59,14 +57,6 @@ def test_other_formats_are_refused_whatever_they_are_called(tmp_path: Path, kind
         decode(Item(path, str(path)), 8)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "WEBP", "TIFF"])
-def test_a_format_that_is_taken_may_bear_any_suffix(tmp_path: Path, kind: str) -> None:
-    for suffix in pictures.SUFFIXES:
-        path = tmp_path / f"a{suffix}"
-        Image.fromarray(np.full((8, 8, 3), 90, np.uint8)).save(path, kind)
-        assert np.abs(decode(Item(path, str(path)), 8).pixels.astype(int) - 90).max() <= 2
-
-
 def test_the_bound_of_pixels_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Image.MAX_IMAGE_PIXELS == 89_478_485
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
@@ -87,24 +77,6 @@ def place(folder: Path, *names: str) -> None:
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-def test_files_that_are_not_taken_are_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    place(tmp_path / "dog", "1.png", "2.HEIC", "3.npy", "noend")
-    place(tmp_path / "cat", "1.png", "2.heic")
-    for _ in range(20):  # as many nodes
-        assert len(trees.list_folders(tmp_path, CLASSES, complete=False)) == 2
-    (line,) = warnings(caplog)
-    worded(line.replace(str(tmp_path), "ROOT"), "4 files", ".heic (2)", ".npy (1)", "no suffix (1)")
-
-
-def test_what_lies_in_any_folder_is_no_reason_to_speak(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    place(tmp_path / "dog", "1.png", ".DS_Store", "._1.png", "Thumbs.db", "desktop.ini", "README", "LICENSE.txt")
-    place(tmp_path / "dog", "readme.md", "Licence")
-    place(tmp_path / "cat", "Thumbs.db")
-    (tmp_path / "dog" / "more.gif").mkdir()
-    assert len(trees.list_folders(tmp_path, CLASSES, complete=False)) == 1
-    assert warnings(caplog) == []
 
 
 @pytest.mark.parametrize("complete", [True, False])

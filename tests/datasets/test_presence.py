@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from data_refusals import refuses
-from image_trees import fill, noise_sites
+from image_trees import noise_sites
 
 from fedshift.export import images as predicted
 from fedshift_datasets import catalog
 from fedshift_datasets.base import PLAIN, Source
-from fedshift_datasets.io import decode, files, trees
+from fedshift_datasets.io import decode, files
 from fedshift_datasets.listing import Item, Listing
 from fedshift_datasets.sets import folders
 
@@ -99,13 +99,6 @@ def _holds(root: Path, split: object, path: Path) -> bool:
     return path in {item.path for item in images.items}
 
 
-def test_the_split_does_not_change_with_what_is_away(root: Path) -> None:
-    before = {path for path in (root / "a").rglob("*.png") if _holds(root, "test", path)}
-    for path in (root / "a" / "y").iterdir():
-        to_link(path)
-    assert {path for path in (root / "a").rglob("*.png") if _holds(root, "test", path)} == before
-
-
 def rights(path: Path) -> None:
     path.chmod(0)
 
@@ -142,43 +135,6 @@ def test_an_image_without_rights_is_named(root: Path) -> None:
     rights(path)
     with as_nobody(root), refuses(path, "change its rights", worded=False), files.reading(path):
         decode.encoded(Item(path, str(path)))  # here: a decoding process of before has the rights of its start
-
-
-def test_a_test_folder_that_is_away_is_no_missing_split(tmp_path: Path) -> None:
-    fill(tmp_path / "a" / "train", {"x": 3, "y": 3})
-    to_link(tmp_path / "a" / "test", "/mnt/other")
-    with refuses(tmp_path / "a" / "test"):
-        catalog.has_own("folders", "a", "test", source(tmp_path))
-    with refuses(tmp_path / "a" / "test"):
-        trees.find_plain(tmp_path, "a", "test", CLASSES)
-
-
-def test_a_row_whose_file_is_away_is_named(root: Path) -> None:
-    rows = [f"{path.relative_to(root)},{path.parent.name},{path.parts[-3]}" for path in sorted(root.rglob("*.png"))]
-    (root / "labels.csv").write_text("\n".join(["file,label,domain", *rows]))
-    to_link(root / "a" / "x" / "3.png")
-    without = source(root, skip_broken=True)
-    assert sum(len(catalog.load("folders", "a", s, without, 16, PLAIN)) for s in ("train", "test")) == 19
-    (root / "b" / "x").rename(root.parent / f"{root.name}-moved")
-    to_link(root / "b" / "x", "/mnt/other")
-    with refuses(root / "b" / "x", "/mnt/other"):
-        folders.find("b", "train", source(root))
-
-
-def test_other_data_sets_name_it_too(tmp_path: Path) -> None:
-    fill(tmp_path, {"x": 3, "y": 3})
-    to_link(tmp_path / "x" / "link.jpg")
-    to_link(tmp_path / "README")  # means nothing
-    assert len(trees.list_folders(tmp_path, CLASSES)) == 7
-    to_link(tmp_path / "z", "/mnt/other")
-    with refuses("z"):
-        trees.list_folders(tmp_path, CLASSES)
-    for name in ("photo", "data"):
-        to_link(tmp_path / name, "/mnt/other")
-    with refuses(tmp_path / "photo", "/mnt/other"):
-        catalog.load("pacs", "photo", "train", Source(tmp_path))
-    with refuses("/mnt/other"):
-        folders.names(source(tmp_path / "data"))
 
 
 def test_predict_names_what_is_away(root: Path) -> None:

@@ -10,7 +10,6 @@ from refusals import refused
 
 from fedshift_core.errors import ConfigError
 from fedshift_datasets.base import ImageSet
-from fedshift_datasets.corruptions import corrupt
 from fedshift_datasets.quality import preview
 from fedshift_datasets.quality.corruption_sheet import corruption_sheet
 from fedshift_datasets.quality.preview import contact_sheet
@@ -28,26 +27,11 @@ def area_of(sheet: Image.Image, colour: tuple[int, int, int]) -> int:
     return int(np.sum(np.all(np.asarray(sheet) == colour, axis=-1)))
 
 
-def columns_of(sheet: Image.Image, colour: tuple[int, int, int]) -> list[int]:
-    return sorted({int(at) for at in np.nonzero(np.all(np.asarray(sheet) == colour, axis=-1))[1]})
-
-
 def test_long_names_are_cut() -> None:
     short = contact_sheet({"a": flat_set([0])}, ("x",))
     for domain, name in (("a" * 500, "x"), ("a", "a_rather_long_name_of_a_class_that_does_not_fit_anywhere" * 9)):
         long = contact_sheet({domain: flat_set([0])}, (name,))
         assert long.width <= short.width + preview.TEXT_LIMIT and long.height <= short.height + preview.TEXT_LIMIT
-
-
-def test_first_images_of_each_class_are_shown_enlarged() -> None:
-    sets = {"a": flat_set([1, 0, 1, 1]), "b": flat_set([0])}
-    sheet = contact_sheet(sets, ("x", "y"), per_class=2, scale=3)
-    shown = [(20, 0, 200), (20, 2, 200), (0, 1, 200), (20, 3, 200)]
-    assert [area_of(sheet, colour) for colour in shown] == [96 * 96] * 3 + [0]
-    first, second = ({*columns_of(sheet, (20, number, 200))} for number in (0, 2))
-    assert first == second and max(columns_of(sheet, (0, 1, 200))) < min(first)
-    assert {*columns_of(sheet, preview.BLANK)} >= first  # where b has no image of the class
-    assert sheet.mode == "RGB"
 
 
 @pytest.mark.parametrize("more", [{"sets": {}}, {"classes": ()}, {"per_class": 0}, {"scale": 0}])
@@ -63,21 +47,6 @@ def test_nothing_to_show_is_refused(more: dict[str, Any]) -> None:
 def some_images(count: int) -> ImageSet:
     x = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
     return ImageSet(x, np.zeros(count, np.int64))
-
-
-def test_cells_are_the_corrupted_images() -> None:
-    images = some_images(5)
-    sheet = corruption_sheet(images, ("fog", "contrast"), (2, 5), count=2, seed=4, scale=1)
-    pixels = np.asarray(sheet)
-    # Of five images the first and the third; from the right and from below, where no text stands: two images of three
-    # columns, two rows.
-    for row, name in enumerate(("fog", "contrast")):
-        top = sheet.height - (2 - row) * (32 + 2 * preview.PAD)
-        for column, (image, severity) in enumerate((i, s) for i in (0, 1) for s in (0, 2, 5)):
-            left = sheet.width - (6 - column) * (32 + preview.PAD)
-            expected = corrupt(images.x[[0, 2]], name, severity, np.array([0, 2]), 4)[image]
-            assert np.array_equal(pixels[top : top + 32, left : left + 32], expected)
-    assert sheet.mode == "RGB"
 
 
 def test_corruptions_that_cannot_be_shown_are_refused() -> None:

@@ -8,7 +8,7 @@ import pytest
 from data_refusals import refuses
 from hypothesis import given
 from hypothesis import strategies as st
-from image_trees import SPLITS, check_split, check_usual_refusals, fill, write_tar
+from image_trees import check_split, fill, write_tar
 
 from fedshift_datasets.base import Source
 from fedshift_datasets.listing import Item, Listing
@@ -50,25 +50,6 @@ def test_folders(tmp_path: Path, of: Any, domain: str, folder: str, classes: str
     assert [item.path.parent for item in listed.items] == wanted
 
 
-@pytest.mark.parametrize("base", ["", "PACS", "PACS/kfold"])
-def test_tars_give_the_split_of_folders(tmp_path: Path, base: str) -> None:
-    members = [f"photo/{name}/{number:04}.jpg" for name in pacs.CLASSES for number in range(3)]
-    write_tar(tmp_path / base / "photo.tar", reversed(members))
-    by_split = check_split(pacs.TREE.find, tmp_path, "photo", train=17, test=4)
-    assert [item.name for item in by_split["test"].items] == [members[i] for i in (8, 9, 18, 19)]
-    fill(tmp_path / "kfold" / "photo", dict.fromkeys(pacs.CLASSES, 3))  # which win
-    for split in SPLITS:
-        folders = pacs.TREE.find("photo", split, Source(tmp_path))
-        names = [str(item.path.relative_to(tmp_path / "kfold")) for item in folders.items]
-        assert names == [item.name for item in by_split[split].items]
-        assert folders.labels.tolist() == by_split[split].labels.tolist()
-
-
-def test_classes_of_office_31_alone_are_passed_over(tmp_path: Path) -> None:
-    fill(tmp_path / "amazon" / "images", dict.fromkeys(office.CLASSES, 2) | dict.fromkeys(office.OTHERS, 1))
-    check_split(office.TREE.find, tmp_path, "amazon", train=16, test=4)
-
-
 def test_official_split_folders(tmp_path: Path) -> None:
     folder = tmp_path / "VLCS" / "SUN"
     for split, each in (("train", 4), ("test", 2), ("full", 9)):
@@ -107,20 +88,6 @@ def test_split_70_30_is_even_and_complete(count: int) -> None:
 
 
 # --- refusals
-
-
-@pytest.mark.parametrize("of", [pacs, office, vlcs], ids=["pacs", "office", "vlcs"])
-def test_refusals(tmp_path: Path, of: Any) -> None:
-    first, second, *_ = of.DOMAINS
-    check_usual_refusals(of.TREE.find, tmp_path, of.DOMAINS)
-    fill(tmp_path / first, dict.fromkeys(of.CLASSES[:-1], 1))
-    with refuses(second, f"there: {first}"):
-        of.TREE.find(second, "train", Source(tmp_path))
-    with refuses(len(of.CLASSES) - 1, len(of.CLASSES), of.CLASSES[-1]):
-        of.TREE.find(first, "train", Source(tmp_path))
-    fill(tmp_path / first, {of.CLASSES[-1]: 1, "unicycle": 1})
-    with refuses(f"/{first}/unicycle", *of.CLASSES):
-        of.TREE.find(first, "train", Source(tmp_path))
 
 
 def test_folders_and_tars_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from image_trees import fill, pictures
 
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import layout
 from fedshift_datasets.sets import folders
 
 CLASSES = ("x", "y")
@@ -107,24 +106,6 @@ def test_class_folders_of_sites_are_one_class(tmp_path: Path, first: str, second
         folders.survey(Source(tmp_path), ("Linux",))
 
 
-def test_files_of_a_table_are_found_in_another_spelling(tmp_path: Path) -> None:
-    for kind in CLASSES:
-        fill(tmp_path / DECOMPOSED / kind, {"": 10})
-        for image in (tmp_path / DECOMPOSED / kind).iterdir():
-            image.rename(image.with_name(f"{DECOMPOSED} {image.stem}.JPG"))
-    rows = [f"{COMPOSED}/{kind}/{COMPOSED} {i:04}.jpg,{kind},{COMPOSED}" for kind in CLASSES for i in range(10)]
-    write(tmp_path, *rows)
-    (site,) = folders.survey(Source(tmp_path)).sites
-    assert len(site.pictures) == 20 and all(picture.path.is_file() for picture in pictures(site))
-    write(tmp_path, *rows, f"{DECOMPOSED}/y/{COMPOSED} 0003.JPG,y,{COMPOSED}")
-    with refuses("are one file"):
-        folders.survey(Source(tmp_path))
-    fill(tmp_path / COMPOSED.lower() / "x", {"": 1})
-    write(tmp_path, *rows)
-    with refuses("are one name"):
-        folders.survey(Source(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("first", "second"), [("P{}", " p{}\u00a0"), ("{}", "{:03d}"), ("{}", "{}.0"), ("{:03d}", "+{:02d}.00 ")]
 )
@@ -161,13 +142,3 @@ def test_a_label_of_pandas_for_nothing_is_no_class(root: Path) -> None:
     with refuses("line 21", "'NaN'"):
         folders.names(Source(root))
     assert folders.find("a", "train", Source(root, classes=("x", "y", "nan")))
-
-
-def test_files_are_found_in_another_spelling(tmp_path: Path) -> None:
-    (tmp_path / "Scan_train.npz").write_bytes(b"")
-    fill(tmp_path / "Photo" / "train", {"x": 1})
-    assert layout.find_domain(tmp_path, "scan", "train") == tmp_path / "Scan_train.npz"
-    assert layout.find_domain(tmp_path, "photo", "train") == tmp_path / "Photo" / "train"
-    fill(tmp_path / "PHOTO" / "train", {"x": 1})
-    with refuses("PHOTO and Photo"):
-        layout.find_domain(tmp_path, "photo", "train")

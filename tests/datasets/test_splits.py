@@ -15,7 +15,7 @@ from refusals import refused, worded
 
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_datasets.partition.allocation import Allocation
-from fedshift_datasets.partition.splits import MOST_KEPT, DomainParts, domain_parts, node_parts
+from fedshift_datasets.partition.splits import domain_parts, node_parts
 
 DOMAINS = ("a", "b", "c")
 
@@ -50,12 +50,6 @@ def shares_of(allocation: Allocation, nodes: int, num_examples: int, seed: int) 
 
 
 # --- what a node holds -----------------------------------------------------------------------------------
-
-
-def test_share_of_one_domain_alone_leaves_the_others_equal() -> None:
-    allocation = Allocation(counts={"a": 2, "b": 2}, share={"a": 0.1})
-    dealt = allocation.deal(DOMAINS, 4, 0)
-    assert [len(node_share(allocation, dealt, i, 100, 0)) for i in range(4)] == [10, 10, 50, 50]
 
 
 def test_shares_are_those_of_earlier_releases() -> None:
@@ -94,13 +88,6 @@ def test_rounding_alone_never_asks_for_too_much(nodes: int, num_examples: int) -
 
 
 # --- who holds which domain ------------------------------------------------------------------------------
-
-
-@given(num_nodes=st.integers(2, 20), held_out=held_out_domains)
-def test_any_deals_the_domains_in_turn(num_nodes: int, held_out: tuple[str, ...]) -> None:
-    trained = [domain for domain in DOMAINS if domain not in held_out]
-    dealt = Allocation(held_out=held_out).deal(DOMAINS, num_nodes, 0)
-    assert dealt == tuple(trained[i % len(trained)] for i in range(num_nodes))
 
 
 @given(counts=counts_of_domains)
@@ -223,31 +210,3 @@ def test_nodes_divide_the_share_of_their_domain(nodes: int, share: float, num_ex
     (alone,) = shares_of(Allocation(counts={"a": 1}, share=share), 1, num_examples, 0)
     assert np.array_equal(np.sort(np.concatenate(parts)), alone)
     assert np.ptp([len(part) for part in parts]) <= 1
-
-
-@pytest.mark.parametrize(
-    "share",
-    ["equal", "0.1", "0.2 & with_replacement=true", "0.5 & share_per=domain", "0.3 & last_takes_rest=true"],
-)
-@pytest.mark.parametrize("public", [0.0, 0.05])
-def test_what_a_node_of_many_holds_is_worked_out_when_it_is_asked_for(share: str, public: float) -> None:
-    labels, dealt = np.arange(120) % 3, ("b", "a", "a", "a", "a", "b")
-    allocation = stated(f"counts={{a: 4, b: 2}} & share={share}")
-    parts = domain_parts(allocation, dealt, "a", labels, 3, 1, public)
-    assert isinstance(parts, DomainParts)
-    assert list(parts) == [1, 2, 3, 4]
-    for index, each in parts.items():
-        assert np.array_equal(each.train, node_parts(allocation, dealt, index, labels, 3, 1, public).train)
-        assert len(each.test) == len(each.validation) == 0
-    with pytest.raises(KeyError):
-        parts[0]
-
-
-def test_a_hundred_thousand_nodes_take_no_memory_of_their_own() -> None:
-    allocation = Allocation(share=0.5, with_replacement=True)
-    parts = domain_parts(allocation, ("a",) * 100_000, "a", np.zeros(30, np.int64), 1, 0)
-    assert isinstance(parts, DomainParts)
-    for index in range(2 * MOST_KEPT):
-        assert len(parts[index].train) == 15
-    assert len(parts._kept) == MOST_KEPT
-    assert parts[99_999] is parts[99_999]

@@ -1,11 +1,8 @@
 """Caches that are stale, damaged or cut off: noticed whatever files' times say, mended, and said."""
 
 import logging
-import multiprocessing
 import os
 import shutil
-import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,11 +10,9 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from kept_photos import COUNT, PART, SIZE, draw, listed, load, originals, part_of
+from kept_photos import COUNT, PART, draw, listed, load, originals, part_of
 
-from fedshift_datasets.base import ImageSet
-from fedshift_datasets.io import cache, kept, looks, table
-from fedshift_datasets.listing import Arrays
+from fedshift_datasets.io import cache, kept, looks
 
 
 @pytest.fixture(autouse=True)
@@ -96,25 +91,6 @@ def test_a_file_that_changes_while_it_is_decoded_is_decoded_again_the_next_time(
     assert load(photos)[1] == 0
 
 
-def test_arrays_are_looked_at_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = tmp_path / "a.npy"
-    images = Arrays((file,), lambda: ImageSet(np.load(file), np.zeros(3, np.int64)))
-    for value in (7, 8):
-        np.save(file, np.full((3, 48, 64, 3), value, np.uint8))
-        os.utime(file, (1, 1))
-        assert (cache.load(PART, images).x == np.full((3, SIZE, SIZE, 3), value)).all()
-    assert len(warnings(caplog)) == 1
-
-
-def test_a_table_that_is_replaced_with_its_old_time_is_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "labels.csv"
-    for label in "xy":
-        path.write_text(f"file,label,domain\na.png,{label},s\n")
-        os.utime(path, (1, 1))
-        assert table.read(path, ("file", "label", "domain"), table.labelled)[0].label == label
-        time.sleep(kept._UNSETTLED + 0.01)  # a further change leaves another time of change
-
-
 # --- what a check costs
 
 
@@ -125,25 +101,6 @@ def checks() -> Iterator[list[tuple[int, ...]]]:
     digest = kept.digest
     with patch.object(kept, "digest", lambda shape, pieces: (seen.append(tuple(shape)), digest(shape, pieces))[1]):
         yield seen
-
-
-def test_digests_are_compared_only_of_a_file_that_nobody_knows(
-    photos: Path, cache_home: Path, checks: list[tuple[int, ...]]
-) -> None:
-    load(photos)
-    checks.clear()
-    load(photos)
-    kept._checked.clear()  # another process
-    load(photos)
-    assert checks == []
-    shutil.copy2(part := part_of(cache_home), cache_home / "copy")  # another inode
-    (cache_home / "copy").replace(part)
-    load(photos)
-    assert (COUNT, 64, 64, 3) in checks
-    checks.clear()
-    kept._checked.clear()
-    load(photos)
-    assert checks == []
 
 
 @pytest.mark.parametrize("note", ["{", "[1, 2, 3, 4, 5]", '{"at": "x"}', ""])
@@ -171,50 +128,3 @@ def test_who_may_not_write_there_takes_a_sound_cache(
 
 
 # --- builds that were killed
-
-
-def _build_slowly(photos: Path) -> None:
-    cache.load(PART, listed(photos), progress=lambda _: time.sleep(1))
-
-
-def building_in_a_process(photos: Path) -> tuple[multiprocessing.process.BaseProcess, Path]:
-    process = multiprocessing.get_context("fork").Process(target=_build_slowly, args=(photos,))
-    process.start()
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        if builds := kept.builds():
-            return process, builds[0]
-        time.sleep(0.01)
-    raise AssertionError("nothing was built")
-
-
-def test_the_next_build_removes_what_a_killed_one_left(photos: Path, cache_home: Path) -> None:
-    process, left = building_in_a_process(photos)
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    assert left.is_file()
-    cache.load(cache.Part("pets", "photo", "test", 16), listed(photos))
-    assert kept.builds() == [] and not list(cache_home.glob(f"{PART.stem}-*"))
-
-
-def test_a_build_leaves_that_of_a_live_process_alone(photos: Path) -> None:
-    process, live = building_in_a_process(photos)
-    try:
-        cache.load(cache.Part("pets", "photo", "train", 16), listed(photos))
-        cache.load(cache.Part("pets", "photo", "test", 64), listed(photos).select(np.arange(9)))
-        assert live.is_file() and process.is_alive()
-    finally:
-        process.kill()
-        process.join()
-
-
-def test_only_what_is_built_is_removed(cache_home: Path) -> None:
-    mark, others = "ab" * 8, {".config", ".mine/.x-1.part", "a.part", ".b.part", "c/.a-8px-0123456789abcdef.part"}
-    for name in (*others, f".a-8px-{mark}.part", f"features/.net-{mark}.part", f".site-{mark * 2}.list.part"):
-        (cache_home / name).parent.mkdir(parents=True, exist_ok=True)
-        (cache_home / name).write_text("x")
-    (cache_home / f".link-{mark}.part").symlink_to(cache_home / "a.part")
-    kept.remove_abandoned()
-    files = [path for path in cache_home.rglob("*") if path.is_file() and path.suffix != ".lock"]
-    assert {str(path.relative_to(cache_home)) for path in files} == {*others, f".link-{mark}.part"}

@@ -2,9 +2,7 @@
 
 import asyncio
 import doctest
-import importlib
 import os
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,15 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 from refusals import refused
-from support import InlineRun, Killed, ran, refusal_of
+from support import InlineRun, Killed, ran
 
 import fedshift as fs
 from fedshift import api
 from fedshift.api import calling
 from fedshift.run.launch import runner
 from fedshift_app import server_app
-from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.run import resuming
 from fedshift_core import extensions
 
 SHORT = "train.epochs=1 allocation.share=0.06"
@@ -59,11 +55,6 @@ def test_the_package_imports_nothing_and_names_all() -> None:
         fs.nothing  # noqa: B018
 
 
-def test_its_functions_keep_their_names_when_rooms_of_the_same_names_are_imported() -> None:
-    assert importlib.import_module("fedshift.run") is sys.modules["fedshift.run"] is not fs.run
-    assert callable(fs.run)
-
-
 def test_a_run_is_that_of_the_command_and_an_object(run_inline: InlineRun) -> None:
     run = fs.run("handwritten", name="first", method="fedprox", **TINY)
     same = run_inline(rounds=1, method="fedprox", set="train.epochs=1 allocation.share=0.06")
@@ -92,26 +83,6 @@ def test_it_works_in_a_running_event_loop_and_in_other_threads_and_one_at_a_time
     assert len({run.results.weights_sha256 for run in runs}) == 1 and len(runs) == 2
     with calling.call("", progress=True), refused(fs.FedShiftError, "fedshift"):
         fs.run("handwritten", **TINY)
-
-
-@pytest.mark.parametrize(
-    ("given", "argument"),
-    [
-        ({"methods": "fpl"}, "methods=fpl"),
-        ({"rounds": 2.5}, "rounds=2.5"),
-        ({"train": {"lrr": 1}}, "train.lrr=1"),
-        ({"engine": "ray"}, "engine=ray"),
-        ({"name": ".hidden"}, "name=.hidden"),
-    ],
-)
-def test_errors_are_the_commands(given: Any, argument: str) -> None:
-    def command() -> None:
-        flat, _ = parse_arguments(["handwritten", argument])
-        resuming.resolve(flat, hold=False)
-
-    expected = refusal_of(fs.ConfigError, command)
-    assert refusal_of(fs.ConfigError, fs.run, "handwritten", **given) == expected
-    assert not Path("runs").exists()
 
 
 @pytest.fixture

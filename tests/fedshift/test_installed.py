@@ -1,6 +1,5 @@
 """FedShift as a wheel: what it holds, that no other package is hidden by it or hides it, and the same app as here."""
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -10,7 +9,6 @@ import venv
 import zipfile
 from configparser import ConfigParser
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,7 +16,6 @@ from flwr.cli.build import build_fab_from_disk
 from support import ROOT, InlineRun, Run, ran
 
 import fedshift
-from fedshift_app.config import files
 from fedshift_app.node import own_code
 
 PARTS = ("fedshift_app", "strategies", "clients", "datasets", "fedshift_core", "conf")
@@ -57,18 +54,6 @@ def packages(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def installed(packages: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return the package of the wheel, not the one of this checkout; it puts its app on the path."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    spec = importlib.util.spec_from_file_location("installed_fedshift", packages / "fedshift" / "__init__.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_a_wheel_holds_the_packages_and_in_one_the_whole_app_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as content:
         names = {name for name in content.namelist() if ".dist-info/" not in name}
@@ -103,18 +88,6 @@ def test_flower_makes_the_same_bundle_of_it(packages: Path, tmp_path: Path) -> N
     for words, wanted in ((["version", "--bundle"], code.sha256), (["app-dir"], packages / "fedshift" / "app")):
         result = ran("-m", "fedshift", *words, cwd=tmp_path, env={"PYTHONPATH": str(packages)})
         assert (result.stdout, result.stderr) == (f"{wanted}\n", "")
-
-
-def test_the_app_is_the_checkout_or_lies_in_the_package(installed: ModuleType, packages: Path) -> None:
-    assert fedshift.app_dir() == files.APP == ROOT
-    assert installed.app_dir() == packages / "fedshift" / "app"
-
-
-def test_it_puts_nothing_on_the_path(installed: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", ["", "/site-packages"])
-    monkeypatch.setenv("PYTHONPATH", "/mine")
-    installed.put_on_path()
-    assert (sys.path, os.environ["PYTHONPATH"]) == (["", "/site-packages"], "/mine")
 
 
 @pytest.mark.parametrize("others", [[], ["/mine", "/yours"]])

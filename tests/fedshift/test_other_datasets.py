@@ -1,9 +1,6 @@
 """FedShift with Hugging Face's `datasets` and `flwr-datasets` in one process: each is what it is."""
 
-from pathlib import Path
-
 import pytest
-from support import ran
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node.data import train_places
@@ -12,24 +9,6 @@ from fedshift_core.errors import ConfigError
 from fedshift_datasets import catalog
 
 pytest.importorskip("flwr_datasets", reason="flwr-datasets is not installed (pip install flwr-datasets)")
-
-TINY = {"train": {"epochs": 1}, "allocation.share": 0.1, "dataset.domains": ["scan", "sketch"]}
-
-
-@pytest.mark.parametrize("first", ["datasets, flwr_datasets", "fedshift"])
-def test_either_may_be_imported_first(first: str, tmp_path: Path) -> None:
-    code = f"""
-import {first}
-import datasets, flwr_datasets
-import fedshift as fs
-import fedshift_clients, fedshift_datasets, fedshift_strategies
-
-theirs = datasets.Dataset.from_dict({{"label": [0, 1]}})
-run = fs.run("handwritten", rounds=1, engine="inline", progress=False, **{TINY!r})
-print(len(theirs), run.state, sorted(run.results.final))
-"""
-    ended = ran("-c", code, cwd=tmp_path, env={"HF_HUB_OFFLINE": "1"})
-    assert ended.stdout.splitlines()[-1] == "2 completed ['scan', 'sketch']", ended.stderr
 
 
 @pytest.mark.parametrize("named", [False, True])

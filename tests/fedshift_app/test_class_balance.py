@@ -8,7 +8,6 @@ import pytest
 from image_trees import fill
 from refusals import refused
 from support import InlineRun
-from torch.nn import functional as F
 from traffic import Pair, asked, noting
 from words import config as config_of
 
@@ -23,27 +22,12 @@ from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.imbalance import class_loss
 from fedshift_clients.modules.base import Modules
 from fedshift_clients.training.batches import Batch
-from fedshift_clients.training.phases import Phase
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.params import Params
 from fedshift_core.wire.names import CLASS_TOTALS
-from fedshift_datasets import catalog
-from fedshift_datasets.base import Source
 
 SHORT = "train.epochs=1 allocation.share=0.05 dataset.domains=[scan,sketch]"
-#: Images of a class in each site's training part: the last ones are rare.
-NUMBERS = {"train": (60, 60, 6, 4), "test": (20,) * 4}
-
-
-def sites(root: Path) -> Path:
-    """Write a site of four digits: many zeros and ones, few twos and threes; the test part has all alike."""
-    root.mkdir()
-    for split, numbers in NUMBERS.items():
-        images = catalog.DATASETS["handwritten"].find("scan", split, Source(None)).read()
-        places = np.concatenate([np.flatnonzero(images.y == k)[:number] for k, number in enumerate(numbers)])
-        np.savez(root / f"scan_{split}.npz", x=images.x[places], y=images.y[places], classes=list("0123"))
-    return root
 
 
 # --- what is refused -------------------------------------------------------------------------------
@@ -66,42 +50,6 @@ def test_a_method_with_a_loss_of_its_own_is_refused_by_name() -> None:
         with refused(ConfigError, key, "'mine'", "self.cross_entropy"):
             needs.check(needs.Case(method, Params(), {}, config_of(key)))
     needs.check(needs.Case(method, Params(), {}, config_of("train.sampler=balanced")))
-
-
-class Called(DomainClient):
-    def loss(self, batch: Batch) -> dict[str, Any]:
-        return {"ce": self._own(batch)}
-
-    def _own(self, batch: Batch) -> Any:
-        return self.cross_entropy(self.forward(batch.x)[1], batch.y)
-
-
-class Added(Called):
-    def loss(self, batch: Batch) -> dict[str, Any]:
-        return super().loss(batch) | {"more": self.forward(batch.x)[0].square().mean()}
-
-
-class Another(Added):
-    def loss(self, batch: Batch) -> dict[str, Any]:
-        return super().loss(batch) | {"again": F.cross_entropy(self.forward(batch.x)[1], batch.y)}
-
-
-class InPhases(DomainClient):
-    def phases(self, server_round: int) -> list[Phase]:
-        return [Phase(1), Phase(1, loss=lambda batch: squares(self, batch))]
-
-
-class OnOthers(DomainClient):
-    def phases(self, server_round: int) -> list[Phase]:
-        return [Phase(1, loss=self._distance, classes=False)]
-
-    def _distance(self, batch: Batch) -> dict[str, Any]:
-        return {"x": self.forward(batch.x)[1].square().mean()}
-
-
-def test_code_shows_whether_losses_weigh_classes() -> None:
-    fit, unfit = (DomainClient, Called, Added, OnOthers), (Another, InPhases)
-    assert [kind for kind in (*fit, *unfit) if kind.can_weigh_classes()] == [*fit]
 
 
 def test_all_of_our_methods_weigh_classes_by_the_one_function() -> None:
@@ -156,38 +104,7 @@ def test_nothing_travels_otherwise_and_neutral_weights_change_nothing(run_inline
         assert line["losses"]["loss"] == pytest.approx(plain.rounds[0]["losses"]["loss"], rel=1e-5)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "i2pfl train.sampler=balanced method.proto_source=last_epoch",  # which counts images drawn, not held
-        "fedproto train.sampler=balanced model.freeze=encoder model.projection=16 model.precompute=on "
-        "images.crop_padding=0",
-        "fedavg federation.secure_sums=on",
-        "fedavg train.sampler=balanced allocation.mixing=0.5 modules=[within-domains] modules.within-domains.rex=1",
-        "fedavg adapt.name=finetune",
-    ],
-)
-def test_it_goes_with_what_else_a_run_may_have(typed: str, run_inline: InlineRun) -> None:
-    weights = "train.class_weights=effective train.class_counts=federation train.loss=focal"
-    run = run_inline(f"rounds=2 {SHORT} {weights} method={typed}")
-    assert [line["left_out"] for line in run.rounds] == [[], []]
-
-
 # --- what it does ----------------------------------------------------------------------------------
-
-
-def test_rare_classes_are_recognised_more_often(run_inline: InlineRun, tmp_path: Path) -> None:
-    """By a margin: with this seed the plain run knows none of the rare classes."""
-    keys = f"rounds=5 nodes=2 dataset=folders dataset.data_dir={sites(tmp_path / 'images')} dataset.size=32"
-    keys += " model.name=cnn train.precision=float32 train.epochs=2 train.batch_size=16 train.lr=0.03 evaluate.last=1"
-    found = []
-    for given in ("", "train.class_weights=balanced", "train.sampler=balanced"):
-        figures = run_inline(f"{keys} {given}", experiment="").results["figures"]["overall"]
-        found.append((figures["balanced_accuracy"], sum(figures["per_class"]["recall"][2:]) / 2))
-    (plain, rare), *others = found
-    for balanced, of_rare in others:
-        assert balanced > plain + 10 and of_rare > rare + 20
 
 
 def test_init_proposes_weights_where_it_sees_unequal_classes(

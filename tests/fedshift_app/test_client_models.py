@@ -3,7 +3,6 @@ and on validation parts. None of it changes the training.
 """
 
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from traffic import Pair, asked, changing, noting, numbers
 
 from fedshift_clients.base import DomainClient
 from fedshift_core.wire.names import (
-    BN_WAYS,
     CORRECT,
     DOMAINS,
     LOCAL_CORRECT,
@@ -22,10 +20,6 @@ from fedshift_core.wire.names import (
     LOCAL_OWN_CORRECT,
     LOCAL_OWN_COUNT,
     SERVER_ROUND,
-    VALIDATION,
-    VALIDATION_CORRECT,
-    VALIDATION_COUNT,
-    VALIDATION_LOSS_SUM,
 )  # fmt: skip
 from fedshift_datasets.base import ImageSet
 
@@ -76,42 +70,7 @@ def test_a_node_with_a_test_set_of_its_own_scores_that_too_when_asked() -> None:
     assert not [name for name in client.fit(shared(client), {SERVER_ROUND: 1})[2] if name.startswith("local")]
 
 
-@pytest.mark.parametrize(("way", "mixed"), [("averaged", False), ("batch", True)])
-def test_a_validation_part_is_mixed_where_scores_go_by_the_batch(
-    way: str, mixed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    part = image_set(40, seed=4)
-    client = make_client("cnn_bn", "average", part)
-    score = Mock(side_effect=client.score)
-    monkeypatch.setattr(client, "score", score)
-    client.evaluate(shared(client), {SERVER_ROUND: 1, DOMAINS: [], VALIDATION: True, BN_WAYS: [way]})
-    listed, scored = ([image.tobytes() for image in images.x] for images in (part, score.call_args.args[0]))
-    assert (scored != listed, sorted(scored)) == (mixed, sorted(listed))
-
-
-def test_a_validation_part_is_scored_only_where_it_is_there_and_asked_for() -> None:
-    part = image_set(11, seed=4)
-    with_part, without = make_client("cnn", "average", part), make_client("cnn", "average")
-    requested = {DOMAINS: [], VALIDATION: True}
-    correct, loss = with_part.score(part)
-    scores = {VALIDATION_CORRECT: correct, VALIDATION_COUNT: 11, VALIDATION_LOSS_SUM: loss}
-    assert with_part.evaluate(shared(with_part), requested) == (0.0, 0, scores) and loss > 0
-    assert without.evaluate(shared(without), requested)[2] == {}
-    wild = [array * np.float32(1e30) for array in shared(with_part)]  # logits beyond float32
-    assert {*with_part.evaluate(wild, requested)[2]} == {VALIDATION_CORRECT, VALIDATION_COUNT}
-    assert VALIDATION_COUNT not in with_part.evaluate(shared(with_part), {DOMAINS: ["own"]})[2]
-
-
 # --- client models in a run -------------------------------------------------------------------------------
-
-
-def test_off_by_default_and_nothing_of_it_travels(run_inline: InlineRun) -> None:
-    seen: list[Pair] = []
-    run = run_inline(f"rounds=1 {TINY}", grid=noting(seen))
-    for message, reply in (*of(seen, "train", 1), *of(seen, "evaluate", 1)):
-        assert not {LOCAL_DOMAINS, VALIDATION} & {*asked(message)}
-        assert not [name for name in numbers(reply) if name.startswith(("local", "validation"))]
-    assert not {"client_models", "validation", "best_validation"} & {*run.rounds[0], *run.results}
 
 
 def test_the_last_five_rounds_and_the_numbers_of_the_run_stay_as_they_were(run_inline: InlineRun) -> None:
@@ -166,17 +125,3 @@ def test_a_node_that_says_nonsense_about_its_own_model_is_left_out(
 
 
 # --- the global model every so many rounds ----------------------------------------------------------------
-
-
-def test_rounds_between_are_not_evaluated_and_the_rest_is_the_same(run_inline: InlineRun) -> None:
-    seen: list[Pair] = []
-    whole = run_inline(f"rounds=8 {TINY}")
-    run = run_inline(f"rounds=8 {TINY} evaluate.every=2", grid=noting(seen))
-    assert [len(of(seen, "evaluate", number)) for number in range(1, 9)] == [0, 4, 0, 4, 4, 4, 4, 4]
-    for line, other in zip(run.rounds, whole.rounds, strict=True):
-        for key in ("accuracy", "avg", "test_loss"):
-            assert line[key] == (None if line["round"] in (1, 3) else other[key])
-        assert line["losses"] == other["losses"]
-    for key in ("weights_sha256", "domains", "avg", "std", "final", "rounds", "averaged_rounds", "bytes_up"):
-        assert run.results[key] == whole.results[key]
-    assert run.results["best_test"]["round"] not in (1, 3)

@@ -66,12 +66,6 @@ def test_a_run_goes_on_with_the_same_bits(run_inline: InlineRun) -> None:
     assert [line["accuracy"] for line in resumed.rounds] == accuracy
 
 
-def test_in_worker_processes_the_bits_are_the_same(run_inline: InlineRun, tmp_path: Path) -> None:
-    flat = {"experiment": "handwritten", "method": "fed3r", "rounds": 1, "set": FEW, "output-dir": str(tmp_path / "w")}
-    run = run_inline(nodes=4, rounds=1, method="fed3r", set=FEW)
-    assert same(kept(Run(runner.run_inline(flat, 4, 2)), "state"), kept(run, "state"))
-
-
 def test_the_grid_is_scored_on_validation_images(run_inline: InlineRun) -> None:
     run = run_inline(nodes=4, rounds=2, method="fed3r", set=f"{FEW} {VALIDATED}")
     state = kept(run, "state")
@@ -80,20 +74,6 @@ def test_the_grid_is_scored_on_validation_images(run_inline: InlineRun) -> None:
     best = 10.0 ** (np.flatnonzero(right == right.max())[-1] - 3)
     stated = f"{FEW} allocation.validation_fraction=0.3 method.ridge={best}"
     assert same(kept(run, "weights"), kept(run_inline(nodes=4, rounds=1, method="fed3r", set=stated), "weights"))
-
-
-def test_it_goes_with_t3a_and_a_domain_held_out(run_inline: InlineRun) -> None:
-    run = run_inline(
-        nodes=2, rounds=1, method="fed3r", set=f"{FROZEN} allocation.share=0.3 allocation.held_out=[sketch]"
-    )
-    adapted = run_inline(
-        nodes=2, rounds=1, method="fed3r",
-        set=f"{FROZEN} allocation.share=0.3 allocation.held_out=[sketch] adapt.name=t3a",
-    )  # fmt: skip
-    assert adapted.results["final"].keys() == run.results["final"].keys() >= {"sketch"}
-    assert None not in adapted.results["final"].values()
-    assert adapted.results["final"] != run.results["final"]
-    assert same(kept(adapted, "weights"), kept(run, "weights"))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -206,11 +186,3 @@ def test_a_class_that_too_few_hold_is_left_out_as_if_nobody_had_it(
 
 
 # --- a head of each node's own ---------------------------------------------------------------------------
-
-
-def test_with_a_head_of_its_own_each_node_is_scored_by_itself(run_inline: InlineRun) -> None:
-    run = run_inline(nodes=4, rounds=1, method="fed3r", set=f"{FEW} method.personal=0.1")
-    plain = run_inline(nodes=4, rounds=1, method="fed3r", set=FEW)
-    assert run.results["evaluated"] == "personal models"
-    assert None not in run.results["final"].values() and run.results["final"] != plain.results["final"]
-    assert same(kept(run, "weights"), kept(plain, "weights"))

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -86,16 +85,6 @@ def test_every_script_is_a_posix_shell_script(script: Path) -> None:
     assert os.access(script, os.X_OK) == script.read_text().startswith("#!/bin/sh")
 
 
-def test_compose_takes_both_files() -> None:
-    """The command checks them without a Docker daemon; the first one is whole in itself: the test of its parts."""
-    if (command := shutil.which("docker-compose")) is None:
-        pytest.skip("docker-compose is not installed")
-    arguments = [part for name in ("compose.yaml", "compose.gpu.yaml") for part in ("-f", str(DOCKER / name))]
-    ended = subprocess.run([command, *arguments, "config"], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert set(NODES) <= set(yaml.safe_load(ended.stdout)["services"])
-
-
 def test_pods_on_kubernetes_may_as_little_as_services_of_compose(compose: dict[str, Any]) -> None:
     health = compose["services"]["node-scan"]["healthcheck"]["test"][1:]
     for name in ("superlink", "supernode"):
@@ -110,11 +99,3 @@ def test_pods_on_kubernetes_may_as_little_as_services_of_compose(compose: dict[s
         assert probe.get("exec", {"command": health})["command"] == health
         mounted = {volume["name"]: volume.get("secret", {}).get("secretName") for volume in pod["volumes"]}
         assert {*mounted.values()} == {None, {"superlink": "superlink", "supernode": "scan"}[name]}
-
-
-def test_kubernetes_takes_both_files() -> None:
-    reason = "kubernetes-validate is not installed: pip install kubernetes-validate"
-    checker = pytest.importorskip("kubernetes_validate", reason=reason)
-    for path in (DOCKER / "kubernetes").iterdir():
-        for resource in yaml.safe_load_all(path.read_text()):
-            checker.validate(resource, checker.latest_version(), strict=True)

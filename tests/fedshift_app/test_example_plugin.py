@@ -14,12 +14,9 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
-from support import ROOT, Command, Ended, InlineRun, own_experiment, refusal_of
+from support import ROOT, Command, Ended, InlineRun, own_experiment
 
 from fedshift.run.launch import runner
-from fedshift_app.config.resolving import resolve
-from fedshift_app.config.validating import from_json
-from fedshift_core.errors import ConfigError, FederationError
 
 PACKAGE = ROOT / "tests" / "example_plugin"
 #: Runs several commands one after another in one process, which imports torch once.
@@ -232,25 +229,3 @@ def test_a_feature_of_a_file_asks_and_is_answered_and_keeps_its_state_over_a_res
     assert {name: array.tolist() for name, array in kept.items()} == {"echo/letters": [4 * 5, 4 * 5]}
     config = (first.folder / "config.yaml").read_text()
     assert "plugin echo.py" in config and "word: hello" in config
-
-
-def test_its_section_is_written_in_every_form_and_read_back(experiment: Path) -> None:
-    for given in ("features=[echo]", "features=echo", "features=[{name: echo}]", "features={echo: {}}"):
-        config = resolve({"experiment": str(experiment), "set": f"'{given}' features.echo.word=hi"})
-        assert [dict(entry) for entry in config.features] == [{"name": "echo", "word": "hi"}]
-        assert from_json(config.model_dump_json()) == config
-    assert resolve({"experiment": str(experiment)}).features == ()
-    for given, result in (
-        ("features=[3]", "features: expected a list such as [NAME] or [{name: NAME, KEY: VALUE}], found 3"),
-        ("features=[echo,echo]", "features: 'echo' comes twice"),
-        ("features.echo.word=hi", "expected features.NAME.KEY with a name of the run's features (none)"),
-        ("features=[profile]", "features: profile is a feature of every run; its key is profile=true"),
-    ):
-        assert result in refusal_of(ConfigError, resolve, {"experiment": str(experiment), "set": given})
-
-
-def test_a_node_refuses_another_word_than_the_runs(experiment: Path, run_inline: InlineRun) -> None:
-    text = (experiment.parent / "echo.py").read_text()
-    (experiment.parent / "echo.py").write_text(text.replace('{"word": self.params.word}', '{"word": "secret"}'))
-    with pytest.raises(FederationError, match=r"sends word='secret', but this run has features\.echo\.word=echo"):
-        run_inline(str(experiment), set="features=[echo]")

@@ -1,22 +1,16 @@
 """The papers' experiments: each says what its paper says. The numbers here are copied from the papers by hand."""
 
-from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from numpy.typing import NDArray
-from support import InlineRun
 from words import config as config_of
 
-from fedshift.lab.tables.papers import printed
-from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.resolving import CONF, names
 from fedshift_app.config.sections import RunConfig
-from fedshift_clients.adapt.params import ContrastParams
 from fedshift_datasets import catalog
 from fedshift_datasets.partition.splits import Parts, node_parts
 from fedshift_datasets.sets import office, pacs
@@ -126,31 +120,12 @@ def test_nodes_and_training_are_the_papers(experiment: str) -> None:
     assert {*catalog.get(known.name).domains} - {*known.domains} == ({"mnistm"} if known.name == "digits" else set())
 
 
-@pytest.mark.parametrize("experiment", [name for name in names("experiments") if not name.startswith(PAPERS)])
-def test_other_experiments_leave_the_precision_to_the_machine(experiment: str) -> None:
-    assert config_of(experiment).train.precision == "auto"
-
-
 def parts_of(config: RunConfig, nodes: int | None = None) -> Iterator[tuple[str, NDArray[np.int64], Parts]]:
     """Yield of each node its domain, the labels that its domain has, and its parts."""
     held, classes = dealt(config, nodes), len(catalog.get(config.dataset.name).classes)
     for index, domain in enumerate(held):
         labels = labels_of(config, domain)
         yield domain, labels, node_parts(config.allocation, held, index, labels, classes, config.seed)
-
-
-@pytest.mark.parametrize("experiment", [name for name in STATED if raw(name)["dataset"]["name"] in CLASS_COUNTS])
-def test_the_published_numbers_of_images_are_enough(experiment: str) -> None:
-    config = config_of(experiment)
-    before: Counter[str] = Counter()  # the fourth node of a domain at 30 % takes the tenth that is left
-    for domain, labels, parts in parts_of(config):
-        if config.allocation.class_coverage:
-            assert {*labels[parts.train]} == {*range(len(catalog.get(config.dataset.name).classes))}
-        assert (len(parts.test) > 0) == experiment.startswith("fedcode-")
-        if isinstance(config.allocation.share, float):
-            size = int(config.allocation.share * len(labels))
-            assert len(parts.train) == min(size, len(labels) - before[domain])
-            before[domain] += size
 
 
 #: ``int(percent * length)`` of each domain's training images; of a domain that runs out, what is left.
@@ -200,124 +175,9 @@ def test_baselines_have_the_values_of_the_fpl_familys_code(experiment: str) -> N
         assert has(experiment, "fedplvm", alpha=0.75, tau=0.02, lambda_proto=1)
 
 
-def test_values_of_single_experiments() -> None:
-    """FedICON states FedProx's mu (A.3); FedCode states none, so each baseline has its own paper's."""
-    different = "fedseproto-digits-heterogeneous"  # so that MOON, FedProx and FPL are not in its table
-    assert config_of(f"{different} method=fedproto").model.per_node == ("cnn3", "cnn2")
-    assert has(different, "fedproto", **PROTO | {"share_weights": False})
-    for experiment in STATED:
-        if experiment.startswith(("fedicon-", "fedcode-")):
-            assert has(experiment, "fedprox", mu=0.01) and has(experiment, "moon", mu=1)
-    for experiment in ("f2dc-digits", "i2pfl-digits", "i2pfl-out-digits"):  # as the authors' code mirrors them
-        assert config_of(experiment).images.flip
-
-
-@pytest.mark.parametrize("experiment", [name for name in STATED if raw(name)["allocation"].get("held_out")])
-def test_any_domain_can_be_held_out(experiment: str) -> None:
-    domains = config_of(experiment).dataset.domains
-    if experiment == "fedicon-cifar10-attribute":  # the other one is a test set only
-        domains = ("cifar10.1",)
-    for domain in domains:
-        config = config_of(f"{experiment} allocation.held_out=[{domain}]")
-        assert set(dealt(config)) == set(config.dataset.domains) - {domain}
-
-
-def test_shift_of_test_images() -> None:
-    kinds = dict.fromkeys(("covariate", "table8", "lie"), "corruption") | {"attribute": "attribute"}
-    kinds |= dict.fromkeys(("domain", "out"), "domain")
-    for experiment in STATED:
-        shift = config_of(experiment).shift
-        ending = "out" if "-out-" in experiment else experiment.rpartition("-")[2]
-        assert (shift.name, shift.severity) == (kinds.get(ending, "none"), 5), experiment
-
-
-@pytest.mark.parametrize("nodes", [5, 20, 80])
-def test_fedicon_divides_the_same_images_among_5_to_80_nodes(nodes: int) -> None:
-    config, table_1 = config_of("fedicon-scale"), config_of("fedicon-digit5-covariate")
-    held, one = dealt(config, nodes), dealt(table_1)
-    assert {held.count(domain) for domain in config.dataset.domains} == {nodes // 5}
-    for domain, images in TRAIN.items():
-        labels = np.zeros(images, np.int64)
-        parts = [node_parts(config.allocation, held, i, labels, 10, 0).train for i in range(nodes) if held[i] == domain]
-        assert {len(part) for part in parts} <= {743 * 5 // nodes, 743 * 5 // nodes + 1}
-        of_table_1 = node_parts(table_1.allocation, one, one.index(domain), labels, 10, 0).train
-        assert np.array_equal(np.sort(np.concatenate(parts)), of_table_1)
-
-
 @pytest.mark.parametrize("experiment", [name for name in names("experiments") if name.startswith("fedicon-")])
 def test_fedicon_trains_its_classifier_5_and_50_epochs(experiment: str) -> None:
     assert has(experiment, "fedicon", classifier_epochs=5, personal_epochs=50)
     config = config_of(f"{experiment} method=fedicon")
     more = 0 if experiment == "fedicon-table8-without-lie" else config.method["classifier_rounds"]
     assert config.rounds == config_of(experiment).rounds + more
-
-
-NO_GIS, NO_TTA = "method.gis=false", "method.tta=false"
-#: Rows of Table 8 by method and settings: without LIE, and with it.
-ROWS_OF_TABLE_8: dict[str, dict[str, str]] = {
-    "-without-lie": {
-        "local": "none (Local)",
-        "fedavg": "GIS (FedAvg)",
-        f"fedicon {NO_GIS} {NO_TTA}": "none (Local)",
-        f"fedicon {NO_TTA}": "GIS (FedAvg)",
-        f"fedicon {NO_GIS}": "TTA",
-        "fedicon": "GIS+TTA",
-    },
-    "": {
-        f"fedicon {NO_GIS} {NO_TTA}": "LIE",
-        f"fedicon {NO_TTA}": "LIE+GIS",
-        f"fedicon {NO_GIS}": "LIE+TTA",
-        "fedicon": "LIE+GIS+TTA (FedICON)",
-    },
-}
-
-
-@pytest.mark.parametrize("ending", ROWS_OF_TABLE_8)
-def test_each_row_of_table_8_has_a_command(ending: str) -> None:
-    lie = config_of("fedicon-digit5-covariate method=fedicon").images
-    for typed, row in ROWS_OF_TABLE_8[ending].items():
-        config = config_of(f"fedicon-table8{ending} method={typed}")
-        result = printed.get("fedicon.table8").standing(as_requested(flat(config.model_dump(mode="json"))))
-        assert result is not None and result.row.method == row
-        assert config.images.draws_real_values is (ending == "")
-        if config.adapt["name"] == "fedicon":  # the same views in all rows
-            contrast = ContrastParams.model_validate({k: v for k, v in config.adapt.items() if k != "name"})
-            assert contrast.views(config.images).model_copy(update={"views": 2}) == lie
-
-
-def test_rows_gis_and_none_of_table_8_are_fedavg_and_local(run_inline: InlineRun, tmp_path: Path) -> None:
-    """The same numbers in a short run of the experiment's settings on images that are at hand; TTA starts from them."""
-    own = raw("fedicon-table8-without-lie") | {"rounds": 2}
-    own["dataset"] = {"name": "handwritten", "domains": ["scan", "sketch"]}
-    path = tmp_path / "table8.yaml"
-    path.write_text(yaml.safe_dump(own | {"allocation": {"counts": "any", "share": 0.05}}))
-
-    def message_of(method: str, settings: str = "") -> tuple[str, list[dict[str, Any]]]:
-        result = run_inline(str(path), method=method, set=f"train.epochs=1 {settings}")
-        lines = [{key: value for key, value in line.items() if key != "seconds"} for line in result.rounds]
-        return result.results["weights_sha256"], lines
-
-    few = "method.personal_epochs=2"
-    gis, none = (message_of("fedicon", f"{few} {NO_TTA} {more}") for more in ("", NO_GIS))
-    assert gis == message_of("fedavg")
-    assert none == message_of("local")
-    assert gis[1] != none[1]
-    weights, adapted = message_of("fedicon", few)
-    assert weights == gis[0]
-    assert [line["others"]["before-adaptation"] for line in adapted] == [line["accuracy"] for line in gis[1]]
-
-
-@pytest.mark.parametrize("experiment", [name for name in STATED if not name.startswith("fedicon-")])
-def test_i2pfl_has_its_own_numbers_for_each_data_set(experiment: str) -> None:
-    own = {"digits": (0.07, 10), "office": (0.02, 10), "pacs": (0.04, 2)}
-    for words, (tau, lambda1) in own.items():
-        if experiment.endswith(words):
-            assert has(experiment, "i2pfl", tau=tau, lambda1=lambda1, lambda2=1, alpha=0.4)
-
-
-def test_cifar_is_tested_on_both_test_sets_with_the_labels_of_each_node() -> None:
-    """Table 4: the original test set and CIFAR-10.1; on both, a client's test labels follow its training labels."""
-    config = config_of("fedicon-cifar10-attribute")
-    assert config.dataset.domains == ("cifar10", "cifar10.1")
-    assert config.allocation.label_skew == 0.1  # the second concentration of its table
-    assert {name for name in STATED if config_of(name).shift.label_mix == "own"} == {config.experiment}

@@ -143,19 +143,6 @@ def test_a_real_nodes_disk_and_memory_are_its_own() -> None:
     assert [reasons.of(one, simulated)[0] for one in (errors[0], ValueError())] == [names.DISK_FAILED, names.RAISED]
 
 
-DIVIDED = f"{SHORT} images.eval_batch=4"  # 90 test images in 23 batches: two parts
-
-
-@pytest.mark.parametrize(("settings", "bad", "fault"), [(SHORT, 0, BROKEN[0]), (DIVIDED, 4, lost)])
-def test_a_failed_part_of_a_test_set_is_scored_by_another_node_of_the_domain(
-    settings: str, bad: int, fault: Change, run_inline: InlineRun
-) -> None:
-    (whole,) = run_inline(f"nodes=8 rounds=1 {settings}").rounds
-    (replaced,) = run_inline(f"nodes=8 rounds=1 {settings}", grid=changing(fault, "evaluate", [bad])).rounds
-    assert (replaced["accuracy"], replaced["test_loss"]) == (whole["accuracy"], whole["test_loss"])
-    assert replaced["left_out"][0].startswith(f"node {bad} (scan): ")
-
-
 def test_a_domain_without_an_answer_is_missing_not_zero(run_inline: InlineRun) -> None:
     run = run_inline(f"rounds=1 {SHORT}", grid=changing(BROKEN[0], "evaluate", [1]))
     (line,), results = run.rounds, run.results
@@ -215,12 +202,6 @@ def test_a_node_that_cannot_take_part_stops_the_run_before_training(run_inline: 
 
 
 GOOD = {"domain": "scan", "data-dir": "/somewhere", "partition-id": 3}
-
-
-def test_a_real_nodes_place_comes_from_its_node_config() -> None:
-    where = _place(GOOD)
-    given = (where.domain, where.partition_id, where.shared, where.source.data_dir)
-    assert given == ("scan", 3, False, Path("/somewhere"))
 
 
 @pytest.mark.parametrize(

@@ -104,17 +104,3 @@ def test_only_terms_of_the_method_are_declared(wrong: dict[str, Any]) -> None:
 
 
 # --- a second view of each image --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("typed", ["fedavg", "fpl modules=[mixstyle]", "tent model.name=cnn_bn"])
-def test_a_second_view_that_nothing_reads_is_told(typed: str) -> None:
-    told = build.second_view_line(config_of(f"method={typed} images.views=2"))
-    assert repr(typed.split(" ")[0]) in told and not build.second_view_line(config_of(f"method={typed}"))
-
-
-def test_a_method_that_asks_for_a_second_view_and_code_of_others_may_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not build.second_view_line(config_of("method=fedicon"))
-    monkeypatch.setattr(registry.MODULES, "origin", lambda _: "mine.py")
-    assert not build.second_view_line(config_of("images.views=2 modules=[mixstyle]"))
-    monkeypatch.setattr(registry.METHODS, "origin", lambda _: "a-package 1.0")
-    assert not build.second_view_line(config_of("images.views=2"))

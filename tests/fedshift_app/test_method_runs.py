@@ -16,7 +16,6 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
-from fedshift_strategies.methods.fdse import is_eraser
 
 SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
 NODES, C, D = 2, 10, 64
@@ -30,59 +29,12 @@ def kept(run: Run, server_round: int) -> dict[str, Arrays]:
 
 # --- bytes -----------------------------------------------------------------------------------------
 
-HEADER = 128  # of each array, as it travels
-PROTOTYPES, LABELS, HEAD = [4 * C * D], [8 * C], [4 * C * D, 4 * C]
-OF_CLASSES = PROTOTYPES + LABELS
-STYLE = [4 * 2 * 2 * 32]  # of the first map's channels
-#: Of a node in round 2, the bytes of each array up and down: next to FedAvg's weights...
-BESIDE: dict[str, tuple[list[int], list[int]]] = {
-    **dict.fromkeys(("fedala", "feddyn", "ga", "fedomg", "fedrcl", "t3a", "eata"), ([], [])),
-    "scaffold": ([4 * 156_810], [4 * 156_810]),  # as much again as the weights of the CNN
-    "fedpac": ([*OF_CLASSES, 4 * C * D, 4], [*OF_CLASSES, *HEAD]),
-    "copa": ([], [NODES * size for size in HEAD]),
-    "fedthe": ([4 * D], [4 * D]),
-    "fediir": ([sum(HEAD)], [sum(HEAD)]),
-    "fedmlp": (OF_CLASSES, OF_CLASSES),
-    "feddap": (OF_CLASSES, [NODES * size for size in PROTOTYPES + LABELS + LABELS]),  # a domain for each node
-    "stablefdg method.attention=false": (STYLE, STYLE),  # with which the weights are FedAvg's
-}
-#: ... or without any weights.
-ALONE = {
-    "fedtgp": (OF_CLASSES, OF_CLASSES),
-    "fedsa": (OF_CLASSES, PROTOTYPES),
-    "fedsa method.predict_by=prototype": (OF_CLASSES, PROTOTYPES + OF_CLASSES),
-    "fedgh": (OF_CLASSES, HEAD),
-}
-
-
-@pytest.mark.parametrize("typed", [*BESIDE, *ALONE, "fedrep"])
-def test_what_travels_in_bytes(typed: str, run_inline: InlineRun, shared_run: InlineRun) -> None:
-    network = "cnn_bn" if typed == "eata" else "cnn"
-    given = f"nodes={NODES} rounds=2 {SHORT} model.name={network} dataset.domains=[scan,sketch] evaluate.every=9"
-    plain, run = shared_run(given), run_inline(f"{given} method={typed}")
-    assert (run.results["num_parameters"] == 0) == (typed in ALONE)
-    for place, key in enumerate(("bytes_up", "bytes_down")):
-        extra = (BESIDE | ALONE | {"fedrep": (HEAD, HEAD)})[typed][place]
-        sign = -1 if typed == "fedrep" else 1  # whose heads stay
-        expected = plain.rounds[1][key] * (typed not in ALONE) + sign * NODES * sum(size + HEADER for size in extra)
-        assert run.rounds[1][key] == expected
-
 
 @pytest.mark.parametrize("method", ["eata", "t3a"])
 def test_an_adaptation_changes_scores_alone(method: str, run_inline: InlineRun) -> None:
     adapted, plain = (run_inline(f"method={name} rounds=1 {SHORT} model.name=cnn_bn") for name in (method, "fedavg"))
     assert adapted.results["weights_sha256"] == plain.results["weights_sha256"]
     assert adapted.results["others"]["before-adaptation"] == plain.results["domains"]
-
-
-def test_each_node_of_fdse_has_erasers_of_its_own_on_the_server(run_inline: InlineRun) -> None:
-    run = run_inline(f"method=fdse rounds=2 {SHORT} model.name=cnn_bn")
-    state = kept(run, 1)["state"]
-    assert all(is_eraser(name.partition("/")[2]) for name in state)
-    assert len({state[f"{node}/encoder.0.dse_conv.weight"].tobytes() for node in range(4)}) == 4
-    erasers = sum(array.nbytes + HEADER for array in state.values())
-    first, second = run.rounds
-    assert 0 <= second["bytes_down"] - first["bytes_down"] - erasers < HEADER * len(state)
 
 
 # --- models ------------------------------------------------------------------------------------------
@@ -122,12 +74,6 @@ def test_a_domain_without_a_node_is_scored_by_the_heads_of_the_others(run_inline
     heads = arrays["knowledge"]["heads/weight"]
     assert (heads.shape, len(np.unique(heads, axis=0))) == ((3, C, D), 3)
     assert arrays["state"]["domains"].tolist() == [0, 2, 3]
-
-
-def test_fediirs_gradient_is_of_both_layers_of_its_authors_head(run_inline: InlineRun) -> None:
-    run = run_inline(f"method=fediir nodes={NODES} rounds=2 {SHORT} model.head=mlp-half")
-    assert kept(run, 1)["knowledge"]["head-gradient"].shape == ((D * D // 2 + D // 2) + (D // 2 * C + C),)
-    assert run.rounds[1]["losses"]["loss/iir"] > 0
 
 
 # --- settings ----------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from killing import outcome as outcome_of
 from refusals import refused
 from safetensors.numpy import load_file
 from support import InlineRun, Run
-from torch.utils.flop_counter import FlopCounterMode
 from torchvision import models
 from traffic import asked, changing
 from words import config as config_of
@@ -32,9 +31,7 @@ from fedshift_app.node import setup, state_folder, state_store
 from fedshift_app.node.data import Place
 from fedshift_app.run import build as run_build
 from fedshift_app.run import initial_model
-from fedshift_clients.models import networks as build
 from fedshift_clients.models import torchvision_nets
-from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.messages import RunHeader
@@ -204,15 +201,6 @@ def test_another_file_than_the_runs_is_refused(weights: Path, tmp_path: Path) ->
         run_build.prepare(gone, "inline")
 
 
-def test_a_relative_file_is_next_to_the_experiment(weights: Path, tmp_path: Path) -> None:
-    shutil.copy(weights, tmp_path / "w.safetensors")
-    experiment = tmp_path / "mine.yaml"
-    result = config_of(SHORT).model_dump(mode="json")
-    sections = {key: result[key] for key in ("dataset", "train", "method", "rounds")}
-    experiment.write_text(yaml.safe_dump(sections | {"model": {"name": NETWORK, "weights": "w.safetensors"}}))
-    assert resolve({"experiment": str(experiment)}).model.weights == str(tmp_path / "w.safetensors")
-
-
 @pytest.mark.parametrize("error", [OSError("no route to host"), RuntimeError("invalid hash value")])
 def test_weights_that_cannot_be_fetched_are_reported_in_a_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch
@@ -231,57 +219,6 @@ def test_what_was_fetched_is_known_by_its_digest(monkeypatch: pytest.MonkeyPatch
     state["fc.bias"] = state["fc.bias"] + 1
     with pytest.raises(ConfigError, match=NETWORK):
         initial_model.begin(config)
-
-
-def test_a_network_for_small_images_warns_of_large_ones() -> None:
-    said = {
-        typed: initial_model.slow(config_of(f"model.name={typed}"))
-        for typed in (
-            "resnet18 dataset.size=128",
-            "resnet10 dataset.size=96",
-            "resnet10 dataset.size=64",
-            "torchvision:resnet18 dataset.size=128",
-            "cnn dataset.size=32",
-        )
-    }
-    slow, slower, *others = said.values()
-    assert "15 times" in slow and "7 times" in slower and not any(others)
-
-
-def test_the_work_that_the_warning_tells_is_counted() -> None:
-    """A network with the stem of small images against torchvision's, multiplications of one image of 128 pixels."""
-
-    def work(name: str) -> int:
-        model = build.build(name, 7, 0).to("meta").eval()
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            model(torch.zeros(1, 3, 128, 128, device="meta"))
-        return counter.get_total_flops()
-
-    base = work("torchvision:resnet18")
-    for name in ("resnet10", "resnet18"):
-        assert round(work(name) / base) == NETWORKS[name].work
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "model.name=timm:mobilenetv3_small_050 method=f2dc modules.f2dc.insert_after=[3,4]",
-        "model.name=timm:mobilenetv3_small_050 method=fedrcl",
-        "method=fedproto",
-        "method=f2dc",
-        "method=fedcode",
-        "method=fedseproto model.head=mlp train.epochs=2",
-    ],
-)
-def test_methods_of_prototypes_maps_and_levels_run_on_a_librarys_network(typed: str, run_inline: InlineRun) -> None:
-    """The colon of the name is in results, not in names of files."""
-    if "timm" in typed:
-        pytest.importorskip("timm")
-    run = run_inline(f"rounds=1 {SHORT} {typed}")
-    assert run.results["model"] == config_of(f"{SHORT} {typed}").model.name != "cnn"
-    assert np.isfinite([*run.rounds[0]["losses"].values()]).all()
-    assert not [path for path in run.folder.rglob("*") if ":" in path.name]
 
 
 def test_a_saved_model_has_the_frozen_parts(weights: Path, run_inline: InlineRun, tmp_path: Path) -> None:

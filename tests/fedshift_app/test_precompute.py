@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from refusals import refused
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
@@ -14,7 +13,6 @@ from support import InlineRun, Run, image_set, on_images, rng
 from words import config as config_of
 
 from fedshift.data import prepare
-from fedshift.run.launch import worker_count
 from fedshift_app.config import registry
 from fedshift_app.node import setup
 from fedshift_clients.models import networks
@@ -22,7 +20,7 @@ from fedshift_clients.models.freezing import freeze
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.precomputed import FrozenFeatures
 from fedshift_clients.training.settings import ImageConfig, ModelConfig
-from fedshift_core.errors import ConfigError, DataError, FedShiftError
+from fedshift_core.errors import ConfigError
 from fedshift_datasets.io import cache, feature_store, kept
 from fedshift_datasets.listing import ImageSet
 
@@ -107,16 +105,6 @@ def test_the_second_run_computes_nothing(run_inline: InlineRun, monkeypatch: pyt
     check_same(first, second)
 
 
-def test_processes_agree_bit_for_bit(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    views = "images.flip=true images.cached_views=3 evaluate.client_models=last evaluate.last=1"
-    given = f"rounds=2 {MAPS} {views} model.precompute=on"
-    alone = run_inline(given)
-    monkeypatch.setenv(worker_count.WORKERS, "2")
-    shared = run_inline(given)
-    assert [line["accuracy"] for line in alone.rounds] == [line["accuracy"] for line in shared.rounds]
-    check_same(alone, shared)
-
-
 def test_a_resumed_run_gives_the_same_bits(run_inline: InlineRun) -> None:
     whole, begun = (run_inline(f"rounds={n} method=fedproto {VECTORS} model.precompute=on") for n in (3, 2))
     check_same(whole, run_inline("", resume=str(begun.folder), rounds=3))
@@ -171,18 +159,10 @@ def test_a_method_that_changes_what_is_frozen_is_stopped() -> None:
     assert not torch.equal(features.of(images).take(slice(None)), before)
 
 
-def test_a_bound_on_the_disk_is_said_before_the_work(run_inline: InlineRun, tmp_path: Path) -> None:
-    with pytest.raises(FedShiftError, match=r"model\.precompute_gb"):
-        run_inline(f"rounds=1 {VECTORS} model.precompute=on model.precompute_gb=0.00001")
-    assert rows_of_stores() in ([], [0])
-    assert not list((tmp_path / "runs").glob("*/metrics.jsonl"))
-
-
 # --- `fedshift prepare` of an experiment with model.precompute=on: all is there before the run, with the same bits ---
 
 #: Of a run on 2 x (359 or 360 + 90) images.
 FROZEN = (TWO, "model.precompute=on", "model.freeze=stages:1", "train.epochs=1", "rounds=1")
-AS_THEY_ARE = (*FROZEN, "images.crop_padding=0")
 IMAGES, TRAINED_ON = 899, 719
 ONCE = "is computed once for"
 
@@ -206,30 +186,6 @@ def test_a_run_finds_all_features_and_has_the_same_bits(
     monkeypatch.setenv(cache.CACHE_DIR, str(folder) + "-2")
     check_same(run_inline(f"seed=1 {' '.join(keys)}"), prepared)
     assert ONCE in capsys.readouterr().out
-
-
-def test_interrupted_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed, sizes = FrozenFeatures._computed, list[int]()
-
-    def few(self: FrozenFeatures, images: Any, index: NDArray[np.int64], view: int) -> NDArray[Any]:
-        if len(sizes) == 3:
-            raise KeyboardInterrupt
-        sizes.append(len(index))
-        return computed(self, images, index, view)
-
-    monkeypatch.setattr(FrozenFeatures, "_computed", few)
-    with pytest.raises(KeyboardInterrupt):
-        prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=False)
-    assert sum(rows_of_stores()) == sum(sizes) > 0
-    monkeypatch.setattr(FrozenFeatures, "_computed", computed)
-    prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=False)
-    assert sum(rows_of_stores()) == IMAGES
-
-
-def test_there_must_be_room_before_the_work() -> None:
-    with refused(DataError, IMAGES, "model.precompute_gb"):
-        prepare.prepare("handwritten", [*AS_THEY_ARE, "model.precompute_gb=0.01"], as_json=False)
-    assert sum(rows_of_stores()) == 0
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import yaml
 from support import InlineRun, Run
 
 from fedshift.lab.grid.rescore import command
-from fedshift.lab.grid.sweep.records import read_run
 from fedshift.lab.tables.compare import compare
 from fedshift_core.errors import ConfigError
 
@@ -65,28 +63,6 @@ def test_it_is_what_a_run_of_that_way_scores(finished_run: InlineRun, tmp_path: 
     assert content["resolved"] | {"train": None} == of_the_other["resolved"] | {"train": None}
     marks = content["scored_again"]
     assert (marks["run"], marks["weights_sha256"]) == (plain.folder.name, plain.results["weights_sha256"])
-
-
-def test_many_ways_are_many_runs_and_each_is_done_once(
-    finished_run: InlineRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, to = finished_run(f"rounds=1 {QUICK}"), tmp_path / "again"
-    requested = ("adapt.name=none,tent", "shift.name=corruption", "shift.severity=1,5")
-    made = again(run, to, *requested)
-    capsys.readouterr()
-    configs = [config_of(one)["resolved"] for one in made]
-    ways = [(config["adapt"]["name"], config["shift"]["severity"]) for config in configs]
-    assert ways == [*product(("none", "tent"), (1, 5))]
-    assert again(run, to, *requested) == []
-    assert capsys.readouterr().out.count(": done before: ") == 4
-    assert len(again(run, to, "adapt.name=tent", "adapt.lr=0.01", "shift.name=corruption", "shift.severity=5")) == 1
-    assert "fedshift rescore" in compare([to], allow_different=True).text(1000)
-    capsys.readouterr()
-    # In a folder of both what was scored again is not scored a third time, and no sweep takes it for a trained run.
-    shutil.copytree(run.folder, to / "trained")
-    command.rescore([str(to), f"output-dir={to}", "evaluate.bn=[own]", "jobs=1"])
-    assert capsys.readouterr().out.count("\n") == 1
-    assert read_run(made[0].folder / "config.yaml") is None is not read_run(to / "trained" / "config.yaml")
 
 
 def test_the_kept_round_is_scored(finished_run: InlineRun, tmp_path: Path) -> None:

@@ -133,16 +133,6 @@ def test_a_page_prints_the_commands_of_its_tables(name: str) -> None:
         assert read <= printed, SCRIPT.head(table)
 
 
-def test_cells_by_hand() -> None:
-    row = yaml.safe_load(
-        "{AVG: 93.05, AVG std: 0.204, difference: 0.912, p: 0.0081, p (Holm): 0.0004, verdict: opposite, own: null}"
-    )
-    shown = [SCRIPT.shown(row, field) for field in row if field != "AVG std"]
-    assert shown == ["93.0 ± 0.2", "+0.9", "0.008", "<0.001", "opposite", ""]
-    with pytest.raises(SystemExit, match="not once"):
-        SCRIPT.refreshed("no table", [{"of": "method", "columns": {"AVG": "AVG"}}])
-
-
 PAGE = """\
 # 2 Results
 

@@ -1,6 +1,5 @@
 """Finished runs whose plugin, package or network is not here: results need no code; what is unreadable is named."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,16 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
-from support import ROOT, Run
 from typer.testing import CliRunner
-from words import config as config_of
 
 from fedshift import cli
 from fedshift.lab.tables.compare import compare, keep
-from fedshift.lab.tables.results import loading, settings
 from fedshift.run.launch import runner
-from fedshift_app.config import plugins, validating, written
-from fedshift_clients.models.catalog import NETWORKS
+from fedshift_app.config import plugins
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
 
@@ -81,42 +76,6 @@ def test_a_run_of_a_file_of_ones_own_is_compared_without_it(elsewhere: Path, tmp
         assert "mine" in compare([elsewhere], score=score).html(tmp_path / "page.html")
 
 
-@pytest.mark.usefixtures("undrawn_figures")
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{method: {name: of-a-package, mu: 0.3}}",
-        "{modules: [{name: nowhere, tau: 1}]}",
-        "{adapt: {name: nowhere}}",
-        "{plugins: [/nowhere/gone.py], model: {name: nowhere}}",
-        "{dataset: {name: nowhere, domains: [scan, street]}}",
-    ],
-)
-def test_what_a_package_brought_need_not_be_here(text: str, elsewhere: Path) -> None:
-    sections = {"plugins": []} | yaml.safe_load(text)
-    (mine,) = elsewhere.glob("*mine*")
-    for folder in elsewhere.iterdir():
-        ours = {key: value for key, value in sections.items() if key != "method" or folder == mine}
-        change(folder, **ours)
-        said = {key: ours[key]["name"] for key in ("method", "dataset") if key in ours}
-        (folder / "results.json").write_text(json.dumps(Run(folder).results | said))
-    table = compare([elsewhere], allow_different=True)
-    assert len(table.numbers.rows) == 2 and table.html() and table.csv()
-    result = CliRunner().invoke(cli.app, ["report", str(mine), "images=5"])
-    assert result.exit_code in (0, 5) and "report.html" in result.stdout, result.output
-
-
-def test_the_remedy_is_never_cut(elsewhere: Path) -> None:
-    content = yaml.safe_load((next(elsewhere.glob("*mine*")) / "config.yaml").read_text())
-    (plugin,) = content["resolved"]["plugins"]
-    error = written.lacking(validating.checked_sections(content["resolved"], known=False))
-    assert error is not None
-    for one in (error, error.under("x" * 900), error.under("a").under("b")):
-        assert isinstance(one, ConfigError)
-        assert str(one).endswith(f"for another command set {plugins.ALLOWED}='{plugin}'")
-        assert all(len(line) <= 300 for line in str(one).splitlines()[:-1])
-
-
 def test_a_folder_that_cannot_be_read_is_named_and_skipped(elsewhere: Path) -> None:
     (mine,), broken = elsewhere.glob("*mine*"), elsewhere / "broken"
     change(Path(shutil.copytree(mine, elsewhere / "odd")), rounds=-4)
@@ -133,18 +92,3 @@ def test_a_folder_that_cannot_be_read_is_named_and_skipped(elsewhere: Path) -> N
         shutil.rmtree(folder)
     with pytest.raises(ConfigError, match="broken"):  # there is nothing else
         compare([elsewhere])
-
-
-def test_the_library_of_a_network_is_not_imported_for_finished_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def importing(name: str) -> None:
-        raise AssertionError(name)
-
-    monkeypatch.setattr(NETWORKS, "_found", {})
-    monkeypatch.setattr("fedshift_clients.models.catalog.imported", importing)
-    file = next((ROOT / "docs" / "results" / "pacs-pretrained").glob("*-fedavg-seed0-*.json"))
-    (run,) = loading.read([file]).runs
-    assert run.config["model.name"] == "timm:tf_efficientnet_lite0"
-    usual = settings.usual_settings.__wrapped__("pacs-pretrained", "pacs", "fedavg")
-    assert usual["model.name"] == "timm:tf_efficientnet_lite0"
-    with pytest.raises(AssertionError, match="timm_nets"):  # a run that is to start is checked as a whole
-        config_of("pacs-pretrained")

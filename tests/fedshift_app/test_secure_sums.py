@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from scipy import stats
 from support import InlineRun, ListeningGrid, Run, listening
 from traffic import asked, changing, failed, numbers
 
-from fedshift.run.launch import runner
 from fedshift_app.config import fits, registry
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
@@ -108,17 +106,6 @@ def test_a_secure_sum_is_the_plain_one_within_the_bound(typed: str, run_inline: 
         # Contributions are not weighed by the node: their mean is over as many as hold a class, one at least.
         assert distance(kept(secure, stem), kept(plain, stem)) <= 64 * shown["error"] + ROUNDING
     assert secure.rounds[0]["losses"] == pytest.approx(plain.rounds[0]["losses"], abs=1e-6)
-
-
-def test_masks_change_no_bit_in_any_engine(run_inline: InlineRun, tmp_path: Path) -> None:
-    """Masks are drawn anew in each run, and cancel; here in one process and in two."""
-    given = f"{ON} {RETAKEN} model.bn_keep=retaken"
-    first = run_inline(f"rounds=2 {given}")
-    flat = {"experiment": "handwritten", "rounds": 2, "set": given, "output-dir": str(tmp_path / "workers")}
-    second = Run(runner.run_inline(flat, 4, 2))
-    assert distance(kept(first, "weights"), kept(second, "weights")) == 0
-    timeless = [[{k: v for k, v in line.items() if k != "seconds"} for line in run.rounds] for run in (first, second)]
-    assert timeless[0] == timeless[1]
 
 
 def test_the_sum_is_of_the_nodes_that_were_not_lost(run_inline: InlineRun) -> None:
@@ -240,17 +227,6 @@ def test_batchnorms_statistics_are_those_of_all_nodes_within_the_bound_and_each_
         bound = unit**2 * (of_square + 2 * m * of_mean + of_mean**2 + near * (1 + m))
         bound += ROUNDING * (variance + mean**2)
         assert (np.abs(secure.statistics[of_variance] - variance) <= bound).all(), name
-
-
-def test_statistics_are_those_of_the_nodes_that_were_not_lost(run_inline: InlineRun) -> None:
-    heard = Heard(("answers/shares", 0), ("answers", 3), ("answers/unmask", 4))
-    rest = Heard(("answers", 0), ("answers", 3))
-    given = f"{ON} {RETAKEN} federation.secure_sums_nodes=2"
-    secure = run_inline(f"nodes=10 rounds=0 {given}", grid=changing(heard))
-    run_inline(f"nodes=10 rounds=0 {SHORT} {RETAKEN}", grid=changing(rest))
-    shown = secure.rounds[0]["secure_sums"]["answers"]
-    assert (shown["nodes"], shown["threshold"], left_out(secure)) == (8, 7, [0, 3, 4])
-    assert distance(heard.statistics, rest.statistics) <= 1e-4  # of variances up to about 10, in units of 64 squared
 
 
 # --- what is refused ---------------------------------------------------------------------------------

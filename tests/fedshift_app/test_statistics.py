@@ -11,18 +11,16 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from PIL import Image
 from support import InlineRun, refusal_of
-from traffic import Pair, asked, changing, failed, noting
+from traffic import Pair, asked, changing, noting
 from words import config as config_of
 
 from fedshift.lab.pages.report import site_images
 from fedshift.run import reading
-from fedshift.site.deploy import exporting
-from fedshift_app import client_app, server_app
+from fedshift_app import client_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.statistics import node as statistics
 from fedshift_app.features.statistics.node import report_of
 from fedshift_app.flower.internals import identify_process, make_context
-from fedshift_app.node import setup
 from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.policy import Policy
 from fedshift_core.errors import FederationError
@@ -104,34 +102,6 @@ def test_too_few_images_and_broken_answers(run_inline: InlineRun) -> None:
     run = run_inline(f"rounds=1 {SHARED}", grid=changing(lie, nodes=[0]))
     (kept,) = [site["kept"] for site in run.results["statistics"]["sites"] if "kept" in site]
     assert kept.startswith("statistics-images ") and run.rounds[0]["left_out"] == []  # it trains all the same
-
-
-def test_a_run_goes_on_while_the_only_node_that_tells_is_late(
-    run_inline: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The node of sketch works from round 2 on; that of scan tells nothing."""
-    folders = exporting.export(config_of(SHORT), 2, tmp_path / "nodes")
-    monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
-    monkeypatch.setenv("FEDSHIFT_STATE", str(tmp_path / "state"))
-    rows: list[int] = []
-
-    def late(message: Message, reply: Message) -> Message:
-        kind, node = message.metadata.message_type, message.metadata.dst_node_id
-        if (kind, node) == ("train", 1000):
-            rows.append(sum(len(told["nodes"]) for told in sent([(message, reply)])))
-        asks = names.SITE_IMAGES in asked(message) and not rows
-        return failed("no disk", names.RAISED)(message, reply) if asks and (kind, node) == ("query", 1001) else reply
-
-    def grid(*args: Any) -> Any:
-        made = changing(late)(*args)
-        for i, (folder, policy) in enumerate(zip(folders, ("strict", "open"), strict=True)):
-            node = {"domain": folder.domain, "data-dir": str(folder.path), "partition-id": i, "policy": policy}
-            made._contexts[1000 + i] = make_context(1000 + i, node, {})
-        return made
-
-    run = run_inline(f"method=fedrdn nodes=2 rounds=3 {SHORT} federation.min_nodes=1", grid=grid)
-    assert rows[0] == 0 < rows[1] == rows[2]
-    assert [line["nodes"] for line in run.rounds] == [[0, 1]] * 3
 
 
 def test_single_images_are_told_once_and_go_to_all_nodes(run_inline: InlineRun) -> None:

@@ -6,12 +6,10 @@ import sys
 import pytest
 
 from fedshift.run.launch import running
-from fedshift_app.config import registry
 from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_clients.modules.catalog import MODULES
 from fedshift_core.errors import ConfigError
-from fedshift_core.extensions import OURS
-from fedshift_core.registry import Method, imported, params_of
+from fedshift_core.registry import imported, params_of
 
 #: Refuses what its arguments say, and tells whether torch was imported for it.
 REFUSED = """
@@ -69,27 +67,12 @@ def test_all_parameters_are_listed_without_torch() -> None:
     assert loaded == "False"
 
 
-@pytest.mark.parametrize("name", [m.name for m in registry.listed() if registry.METHODS.origin(m.name) == OURS])
-def test_the_named_parameters_are_those_of_both_sides(name: str) -> None:
-    """A side that reads none of them may leave them out."""
-    method = registry.get(name)
-    sides = [side.params_model for side in (method.strategy_class(), method.client_class())]
-    assert method.params_class() in sides
-    assert all(issubclass(method.params_class(), side) for side in sides)
-
-
 def test_the_named_parameters_are_those_of_modules_and_adaptations() -> None:
     for entry in MODULES.values():
         assert params_of(entry.modules, entry.params) is imported(entry.modules).params_model
     for adaptation in ADAPTATIONS.values():
         kind = params_of(adaptation.adaptation, adaptation.params)
         assert kind is imported(adaptation.adaptation).params_model
-
-
-def test_parameters_may_be_named_as_before() -> None:
-    """Installed packages have ``node_params`` in their methods' files."""
-    named = Method.model_validate({"name": "old", "title": "Old", "node_params": "fedshift_core.methods.fpl:FPLParams"})
-    assert named.params_class() is registry.get("fpl").params_class()
 
 
 def test_a_wrong_key_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

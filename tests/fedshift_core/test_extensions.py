@@ -1,14 +1,11 @@
 """Things of other packages and of a user's own files: found by name; what is wrong with one is a line that names it."""
 
-import functools
-import hashlib
 import importlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from refusals import refused, worded
@@ -109,24 +106,6 @@ def test_nobody_takes_a_name_of_ours_and_the_same_package_twice_on_the_path_coun
     extensions.forget()
     worded(*problems(), "my-methods 1.0", "'fedavg'")
     assert registry.get("fedavg").title == "Federated averaging"
-
-
-def test_a_changed_file_takes_the_place_of_the_earlier(tmp_path: Path) -> None:
-    file = tmp_path / "own.py"
-    cleared = Mock()
-    made = extensions.cleared_on_change(functools.cache(cleared))
-    for title, name in (("One", "mine"), ("Two", "mine"), ("Two", "that")):  # in one second, and of one length
-        file.write_text(f"{GOOD.replace('mine', name).replace('A method of my own', title)}SAME = METHOD\n")
-        load_file(file)
-        load_file(file)
-        made()
-        assert [method for method in registry.METHODS if method in ("mine", "that")] == [name]
-        assert (registry.get(name).title, registry.METHODS.origin(name)) == (title, str(file))
-        ran = extensions.file_digest(file)
-        assert ran == hashlib.sha256(file.read_bytes()).hexdigest()[:12]
-    assert cleared.call_count == 3
-    file.write_text("x = 1")
-    assert extensions.file_digest(file) == ran  # of what this process has run
 
 
 @pytest.mark.parametrize(

@@ -20,17 +20,14 @@ from fedshift_app.features.validation.node import ValidationOnNode
 from fedshift_app.node import requests
 from fedshift_app.node.data import Place
 from fedshift_app.node.requests import NodeRequest
-from fedshift_clients import features as node_halves
 from fedshift_clients.base import DomainClient
 from fedshift_clients.features import About, Call, Next, NodeFeature, Reply
 from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.features import FEATURES, KINDS, Feature, Key, ours, shared_name
-from fedshift_core.params import Params
-from fedshift_core.registry import imported
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import encode
 from fedshift_datasets.base import Source
-from fedshift_strategies.features.base import Scoring, ServerFeature, Training
+from fedshift_strategies.features.base import Scoring, Training
 from fedshift_strategies.features.catalog import Around, Features
 
 DOMAINS = ("a", "b")
@@ -61,16 +58,6 @@ def test_a_name_that_two_features_declare_is_found() -> None:
         assert shared_name((*ours(), mine)) == found
     for key, name, fits in (("count/", "count/a", True), ("way=", "way=own/a", True), ("count", "count/a", False)):
         assert Key(key, "int", "").fits(name) is fits
-
-
-@pytest.mark.parametrize("feature", ours(), ids=NAMES)
-def test_each_feature_has_a_key_and_classes_of_its_side(feature: Feature) -> None:
-    assert FEATURES[feature.name] is feature and feature.title and feature.option and feature.params is Params
-    assert not feature.server or issubclass(imported(feature.server), ServerFeature)
-    assert not feature.node or issubclass(imported(feature.node), NodeFeature)
-    assert feature.node or (feature.server and not any(getattr(feature, kind) for kind in KINDS))
-    assert bool(feature.tells) == (feature.word is not None)  # what tells of images has a word for it
-    assert all(key.holds and key.meaning for kind in KINDS for key in getattr(feature, kind))
 
 
 # --- the server --------------------------------------------------------------------------------------
@@ -183,15 +170,6 @@ def test_a_node_that_would_send_what_its_feature_does_not_declare_sends_nothing(
     monkeypatch.setattr(ValidationOnNode, hook, gives)
     with refused(FedShiftError, "validation", "'gift'"):
         (made.fit if hook == "on_train" else made.evaluate)(shared(made), ASKED)
-
-
-def test_what_is_off_is_not_built_and_what_is_on_stands_in_the_order_of_its_place() -> None:
-    """A feature that protects a reply is outermost: nothing is added outside it; what measures is in the weights."""
-    text = "federation.secure_sums=true evaluate.bn=[averaged,own] model.name=cnn_bn statistics.share=off"
-    on = node_halves.of(resolve({"experiment": "handwritten", "profile": True, "set": text}))
-    names, everything = ([half.name for _, half in features._all] for features in (on, node_features(*NAMES)))
-    assert names == ["secure-sums", "profile", "", "bn-statistics", "figures", "site-figures"]
-    assert everything[:5] == ["secure-sums", "privacy", "profile", "statistics", ""]
 
 
 FEDAVG = functools.cache(lambda: resolve({"experiment": "handwritten", "method": "fedavg"}))

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from refusals import worded
 
-from fedshift_core.accuracies import average, spread, worst
 from fedshift_core.losses import Losses, Overall, unscored
 
 DOMAINS = {"scan": 90.0, "texture": 40.0, "street": 50.0}
@@ -36,11 +35,6 @@ def test_results_of_earlier_versions_lack_all_rounds_of_a_domain_without_a_score
     worded(line, "street", "0 of 3")
     assert losses.mark("street") == ""  # the cell says that it is missing
     assert of(domains=dict.fromkeys(DOMAINS)).lines() == []  # evaluate.test=false: nobody was asked
-
-
-def test_no_number_is_over_fewer_domains() -> None:
-    for domains, values in (({"a": 1.0, "b": None}, (None, None, None)), ({"a": 1.0}, (1.0, None, None))):
-        assert (average(domains), spread(domains), worst(domains)) == values
 
 
 def test_rounds_without_a_score_are_those_in_which_others_have_one() -> None:

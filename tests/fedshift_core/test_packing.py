@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -34,23 +33,6 @@ def test_what_was_packed_comes_back(records: dict[str, ArrayRecord], large: int)
     back = packing.unpacked(wired)
     assert dict(back) == dict(sent)
     assert all([*record] == [*records[name]] for name, record in back.array_records.items())
-
-
-def test_all_arrays_are_one_object_and_large_records_three() -> None:
-    arrays = encode({f"layer{i}": np.full((50, 50), i, np.float32) for i in range(20)})
-    sent = RecordDict({"arrays": arrays, "knowledge": ArrayRecord(), "config": ConfigRecord({"round": 1})})
-    plain = len(get_all_nested_objects(sent))
-    assert plain == 4 + 2 * 20  # the dictionary, its records, and each array with its bytes
-    assert len(get_all_nested_objects(packing.packed(sent))) == 3  # the dictionary, the config, all arrays
-    sent["arrays"] = encode({"layer": np.zeros(packing.LARGE, np.uint8), "bias": np.zeros(3)})
-    assert len(get_all_nested_objects(packing.packed(sent))) == 3 + 4  # and a record, its array, its bytes in two parts
-
-
-def test_a_record_for_several_nodes_is_packed_once() -> None:
-    arrays = encode({"w": np.ones(3)})
-    once: dict[int, bytes] = {}
-    first, second = (packing.packed(RecordDict({"arrays": arrays}), once) for _ in range(2))
-    assert first.config_records[packing.PACKED]["arrays"] is second.config_records[packing.PACKED]["arrays"]
 
 
 def whole(index: Any, data: bytes) -> bytes:

@@ -33,12 +33,3 @@ def test_what_one_process_has_said_another_does_not_repeat(caplog: pytest.LogCap
         assert said_by_another("1 file is not taken") == ""
     assert [record.getMessage() for record in caplog.records] == ["1 file is not taken"]
     assert SAID not in os.environ and said_by_another("1 file is not taken") == "1 file is not taken\n"
-
-
-def test_one_thing_is_warned_of_once_and_a_lost_folder_hides_nothing(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(SAID, "/nothing/here")
-    for text in ("1 file", "2 files"):
-        said_once.warn(text, "folder")
-    assert [record.getMessage() for record in caplog.records] == ["1 file"]

@@ -3,8 +3,6 @@
 import unicodedata
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from refusals import refused
 
 from fedshift_core import same_names
@@ -37,19 +35,6 @@ def test_spellings_of_one_name(first: str, second: str) -> None:
 @pytest.mark.parametrize(("first", "second"), [("a", "b"), ("left lower", "leftlower"), ("x_y", "x-y"), ("0", "0.0")])
 def test_different_names(first: str, second: str) -> None:
     assert not same_names.same(first, second) and same_names.twice((first, second)) is None
-
-
-def test_the_exact_spelling_comes_first_and_a_name_is_cleaned_of_what_no_eye_sees() -> None:
-    assert [same_names.place(name, ("dog", "Dog")) for name in ("Dog", "DOG", "cat")] == [1, 0, None]
-    assert same_names.cleaned("\ufeff left \u00a0 lower\u200b ") == "left lower"
-    assert same_names.cleaned("La\u0308sion") == "L\u00e4sion"
-    assert same_names.spellings(["B ", "b", "a"]) == {"b": "B", "a": "a"}
-
-
-@given(st.text(max_size=30))
-def test_the_key_is_that_of_the_cleaned_name_and_of_itself(name: str) -> None:
-    key, cleaned = same_names.key(name), same_names.cleaned(name)
-    assert same_names.key(cleaned) == same_names.key(key) == key and same_names.cleaned(cleaned) == cleaned
 
 
 def test_the_number_that_a_name_writes() -> None:

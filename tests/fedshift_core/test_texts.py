@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fedshift_core.cells import harmless, harmless_row
-from fedshift_core.spelling import meant, near
+from fedshift_core.spelling import meant
 
 # --- A cell that a spreadsheet would run is made a text; numbers stay numbers ---
 
@@ -46,7 +46,3 @@ METHODS = ("fedavg", "fedprox", "fedproto", "i2pfl", "moon")
 )
 def test_words_that_are_like_it_are_offered(word: object, expected: str) -> None:
     assert meant(word, METHODS) == expected
-
-
-def test_the_word_of_the_list_is_reported_as_it_is_written_there() -> None:
-    assert near("pacs", ("PACS", "VLCS")) == ["PACS"]

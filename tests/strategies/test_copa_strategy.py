@@ -44,12 +44,6 @@ def heads_of(server: CopaStrategy) -> list[float]:
     return [float(head[0, 0]) for head in heads]
 
 
-def test_it_begins_with_the_initial_head_of_each_domain_that_a_node_holds() -> None:
-    server = strategy(*NODES)
-    assert heads_of(server) == [0.5, 0.5, 0.5]
-    assert [server.tell(one, ask()) for one in NODES] == [{"head": 1}, {"head": 0}, {"head": 1}, {"head": 2}]
-
-
 def test_heads_are_averaged_within_a_domain_and_an_absent_domain_keeps_its_own() -> None:
     server = strategy(*NODES)
     server.merge_knowledge([sent_by(NODES[0], 1.0), sent_by(NODES[1], 7.0), sent_by(NODES[2], 5.0)])

@@ -83,7 +83,3 @@ def test_each_node_counts_the_same_however_many_images_it_has() -> None:
     server.merge_knowledge([sent_by(0, 1, [1, 4]), sent_by(1, 99, [3, -2]), sent_by(3, 5, [2, 1])])
     assert server.knowledge["feature"].tolist() == [2, 1]
     assert server.knowledge["feature"].dtype == np.float32
-
-
-def test_one_feature_travels() -> None:
-    assert new_strategy(FedTHEStrategy).expected() == {"feature": ("D",)}

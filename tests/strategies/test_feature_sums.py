@@ -15,7 +15,7 @@ from support import ask, check_knowledge, new_strategy, node
 
 from fedshift_app.config.resolving import resolve
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import ConfigError, FederationError, RequestError
+from fedshift_core.errors import FederationError, RequestError
 from fedshift_core.limits import Refused
 from fedshift_core.methods.feature_sums import RIDGES, STEP, UNIT, packed, to_whole, unpacked
 from fedshift_core.wire.records import encode
@@ -143,12 +143,6 @@ def test_split_in_any_way_and_order_images_give_the_same_bits(owners: list[int],
     assert all((split.state[name] == whole.state[name]).all() for name in ("counts", "gram", "cross"))
 
 
-def test_a_thousand_nodes_of_an_image_each_give_the_bits_of_one() -> None:
-    f, y = images(1000)
-    nodes = [update(i, f[i : i + 1], y[i : i + 1]) for i in range(1000)]
-    assert [a.tobytes() for a in head(server(), *nodes)] == [a.tobytes() for a in head(server(), update(0, f, y))]
-
-
 def test_a_node_that_comes_late_is_added_once() -> None:
     f, y = images()
     made, counts = server(), [np.bincount(part, minlength=C) for part in (y[:20], y[20:])]
@@ -172,15 +166,6 @@ def test_a_secure_sum_is_of_fewer_images_than_nodes_with_few_of_a_class_announce
     made = server()
     assert [a.tobytes() for a in head(made, total)] == [a.tobytes() for a in head(server(), update(0, f, y))]
     assert made.members == [0, 1, 2]
-
-
-def test_a_server_goes_on_with_its_state() -> None:
-    f, y = images()
-    made, resumed = server(), server()
-    head(made, update(0, f[:20], y[:20]))
-    resumed.resume(1, made.knowledge, made.state, {})
-    late = update(1, f[20:], y[20:])
-    assert [a.tobytes() for a in head(made, late)] == [a.tobytes() for a in head(resumed, late)]
 
 
 # --- the grid ------------------------------------------------------------------------------------------
@@ -222,25 +207,7 @@ def test_the_ridge_of_the_grid_is_that_with_which_most_validation_images_are_rig
     assert made.knowledge_for(node(), ask(2, trains=False)) == {}
 
 
-def test_a_grid_that_no_image_has_scored_ends_the_run() -> None:
-    with refused(FederationError, "method.ridge=validation", "allocation.validation_fraction"):
-        grid_round(server(ridge="validation"), [0] * len(RIDGES))
-
-
-def test_the_grid_needs_a_second_round() -> None:
-    params = Fed3RStrategy.params_model(ridge="validation")
-    with refused(ConfigError, "method.ridge=validation", "rounds=1"):
-        Fed3RStrategy.check_run(params, 1)
-    Fed3RStrategy.check_run(params, 2)
-
-
 # --- odd numbers ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [Fed3RStrategy, FedCGSStrategy])
-def test_features_that_are_all_0_give_a_head_of_numbers(kind: type[FeatureSumsStrategy]) -> None:
-    weight, bias = head(server(kind), update(0, np.zeros((5, F), np.int64), np.array([0, 0, 0, 1, 2])))
-    assert np.isfinite(weight).all() and np.isfinite(bias).all() and bias.argmax() == 0
 
 
 def test_a_covariance_without_an_inverse_ends_the_run_with_its_key() -> None:
@@ -295,14 +262,6 @@ def test_sums_of_no_features_are_refused(lie: str) -> None:
     made.comparable(honest, (node(),))
     with refused(Refused, "gram", "cross", "counts"):
         made.comparable(honest | LIES[lie](honest), (node(),))
-
-
-def test_few_images_and_features_that_depend_on_each_other_pass() -> None:
-    f, y = images(3)
-    f[:, 1:] = f[:, :1]
-    of_images = server().comparable(sums(f, y), (node(),))
-    np.testing.assert_allclose(of_images["gram"], np.sqrt(((f * STEP) ** 2).mean(axis=0)))
-    np.testing.assert_allclose(of_images["cross"][y[0]], f[y == y[0]].mean(axis=0) * STEP)
 
 
 def test_sums_of_features_that_are_far_longer_than_those_of_others_are_out_of_proportion() -> None:

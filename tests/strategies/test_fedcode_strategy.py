@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from numpy.typing import NDArray
 from slow_finch import slow_finch
 from support import ask, federation, new_strategy, node, phase
 from support import update as prototypes_of_node
@@ -19,7 +18,6 @@ from fedshift_strategies.features.base import Training
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.fedcode import FedCodeStrategy, cluster_styles
 
-Array = NDArray[Any]
 C, D = 3, 2
 strategy = partial(new_strategy, FedCodeStrategy, personal=True)
 
@@ -70,37 +68,6 @@ def test_each_node_gets_its_own_cluster_and_nothing_of_the_others() -> None:
         assert set(sent) == {"prototypes", "labels", "style-prototypes"}
         own = sent["style-prototypes"][scalars[index]["pseudo-label"]]
         assert_allclose(own, [2, 0.1] if index % 2 == 0 else [0.1, 2], rtol=1e-5)
-
-
-def test_a_node_that_has_not_contributed_has_no_pseudo_label() -> None:
-    server = strategy()
-    server.merge_knowledge(bundle(0, 1, 2, 3, 4))
-    assert set(server.knowledge_for(node(5), ask())) == {"prototypes", "labels", "style-prototypes"}
-    assert server.tell(node(5), ask()) == {}
-    server.merge_knowledge(bundle(5))
-    first, second, fifth = (server.tell(node(index), ask()) for index in (0, 1, 5))
-    assert fifth == second != first
-
-
-def test_styles_of_nodes_that_were_not_asked_are_clustered_with_the_others() -> None:
-    """Nodes take turns: after two rounds everything is as if all had come at once."""
-    server, whole = strategy(), strategy()
-    server.merge_knowledge(bundle(1, 4, 5))
-    server.merge_knowledge(bundle(0, 2, 3))
-    whole.merge_knowledge(bundle(0, 1, 2, 3, 4, 5))
-    assert np.array_equal(server.knowledge["style-prototypes"], whole.knowledge["style-prototypes"])
-    for name in ("nodes", "node-styles", "pseudo-labels"):
-        assert np.array_equal(server.state[name], whole.state[name]), name
-
-
-@pytest.mark.parametrize("partition", ["last", "first"])
-def test_first_partition_reaches_the_nodes(partition: Any) -> None:
-    styles = np.random.default_rng(3).normal(size=(20, D)).astype(np.float32)
-    server = strategy(finch_partition=partition)
-    server.merge_knowledge([update(ONES, ALL, style, i) for i, style in enumerate(styles)])
-    p, pseudo = cluster_styles(styles, partition)
-    assert np.array_equal(server.knowledge["style-prototypes"], p)
-    assert np.array_equal(server.state["pseudo-labels"], pseudo)
 
 
 # --- weights and heads -----------------------------------------------------------------------------

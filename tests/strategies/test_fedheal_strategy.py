@@ -13,7 +13,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.updates import Update, decode
-from fedshift_strategies.methods.fedheal import FedHEALParams, FedHEALStrategy, consistent
+from fedshift_strategies.methods.fedheal import FedHEALParams, FedHEALStrategy
 
 NAMES = {"a.weight": (3, 2), "a.bias": (3,), "b.running_mean": (2,), "b.num_batches_tracked": ()}
 BUFFERS = ("b.running_mean", "b.num_batches_tracked")
@@ -93,52 +93,3 @@ def test_rounds_against_the_paper_with_nodes_that_come_and_go(tau: float, presen
         left_out += int((row(merged) == row(sent)).sum()) if server_round > 1 else 0
         sent = merged
     assert left_out > 0  # somewhere no update was consistent, and the weight stayed
-
-
-@pytest.mark.parametrize(
-    ("tau", "rounds", "tie"),
-    [(0.3, 10, 3), (0.29, 100, 29), (0.7, 10, 7), (0.55, 20, 11), (0.0, 7, 0), (0.3, 1000, 300)],
-)
-def test_a_tie_is_dropped_whichever_way_a_number_goes(tau: float, rounds: int, tie: int) -> None:
-    """Of the earlier rounds as many went the same way as tau asks for: not more, so it does not count."""
-    step = np.array([1.0, 1.0, 0.0, -1.0, -1.0])
-    rises = np.array([tie, tie + 1, tie, rounds - tie, rounds - tie - 1], np.min_scalar_type(rounds))
-    assert consistent(step, rises, rounds, tau).tolist() == [False, True, False, False, True]
-
-
-def test_where_nobody_moves_all_weigh_the_same() -> None:
-    sent = arrays(0)
-    weights, merged = played(strategy(), sent, {0: sent, 1: sent})
-    assert weights == [0.5, 0.5] and np.array_equal(row(merged), row(sent))
-
-
-def test_each_switch_alone() -> None:
-    sent, replies = arrays(0), {n: arrays(n + 1) for n in range(3)}
-    masks, fair = strategy(use_fair=False), strategy(use_mask=False)
-    assert played(masks, sent, replies)[0] == [10 / 33, 11 / 33, 12 / 33]
-    assert {key.split("/")[1] for key in masks.state} == {"rounds", "rises"}
-    weights, merged = played(fair, sent, replies)
-    assert {key.split("/")[1] for key in fair.state} == {"weight", "step"}
-    wanted = sum(w * row(replies[n]) for n, w in enumerate(weights))
-    assert_allclose(row(merged)[:-1], wanted[:-1], rtol=1e-5, atol=1e-6)
-
-
-def test_buffers_may_be_averaged_without_masks() -> None:
-    server, sent, name = strategy(mask_buffers=False), arrays(0), BUFFERS[0]
-    for server_round in range(1, 4):
-        replies = {n: arrays(10 * server_round + n) for n in range(2)}
-        weights, sent = played(server, sent, replies)
-        wanted = np.average([reply[name] for reply in replies.values()], axis=0, weights=weights)
-        assert_allclose(sent[name], wanted, rtol=1e-5, atol=1e-6)
-    assert not any(name in key for key in server.state for name in BUFFERS)
-
-
-def test_a_count_takes_the_bytes_that_it_needs() -> None:
-    server = strategy(rounds=300)
-    sent = arrays(0)
-    played(server, sent, {0: sent})
-    assert server.state["0/rises/a.bias"].dtype == np.uint8
-    server.state |= {"0/rounds": np.array(255), "0/rises/a.bias": np.full(3, 255, np.uint8)}
-    played(server, sent, {0: sent})  # an update of 0 counts as rising
-    assert server.state["0/rises/a.bias"].tolist() == [256] * 3
-    assert server.state["0/rises/a.bias"].dtype == np.uint16

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import ask, check_knowledge, new_strategy, node
+from support import check_knowledge, new_strategy, node
 
 from fedshift_core.wire.records import encode
 from fedshift_strategies.federation.updates import Update
@@ -45,12 +45,3 @@ def test_each_weight_of_the_head_has_a_number_and_no_other() -> None:
     server = strategy()
     assert server.expected() == {GRADIENT: (P,)}
     check_knowledge(server, sent(np.ones(P)).knowledge)
-
-
-def test_it_is_sent_where_a_node_trains() -> None:
-    server = strategy()
-    assert server.knowledge_for(node(), ask()) == {}
-    server.merge_knowledge([sent(np.ones(P))])
-    assert server.knowledge_for(node(), ask()) is server.knowledge
-    assert server.knowledge_for(node(), ask(trains=False)) == {}
-    assert GRADIENT in FedIIRStrategy.needs_single(server.params)  # it has class rows

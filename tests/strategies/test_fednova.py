@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import InlineRun, ask, federation, fit, image_set, new_client, node, phase, refusal_of, shared
+from support import ask, federation, fit, image_set, new_client, node, phase, refusal_of, shared
 
 from fedshift_app.config.resolving import resolve
 from fedshift_clients.methods.fednova import FedNovaClient
@@ -91,10 +91,3 @@ def test_tau_eff_goes_by_the_weights_of_the_run(weights: str, p: tuple[float, fl
 def test_another_optimiser_is_refused() -> None:
     given = {"experiment": "handwritten", "method": "fednova", "set": "train.optimizer=adam"}
     assert "train.optimizer=adam, allowed is sgd" in refusal_of(ConfigError, resolve, given)
-
-
-@pytest.mark.parametrize("more", ["aggregation.robust=median", "server.optimizer=fedadam", "federation.secure_sums=on"])
-def test_it_goes_with_what_builds_on_the_average(more: str, run_inline: InlineRun) -> None:
-    few = "train.epochs=1 allocation.share=0.1 evaluate.figures=false"
-    run = run_inline(nodes=4, method="fednova", rounds=1, set=f"{few} {more}")
-    assert not run.rounds[0]["left_out"]

@@ -10,7 +10,7 @@ from support import update as prototypes_of_node
 
 from fedshift_core.wire.records import encode
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.methods.fedpac import LEAST, FedPACStrategy, Floats, combinations
+from fedshift_strategies.methods.fedpac import FedPACStrategy, Floats, combinations
 
 C, D = 3, 2
 
@@ -35,17 +35,6 @@ def test_no_point_of_a_grid_over_the_simplex_is_better(scale: float) -> None:
         assert alpha.min() >= 0
         assert alpha.sum() == pytest.approx(1)
         assert objective(alpha, n, h, v) <= objective(grid, n, h, v).min() * (1 + 1e-5)
-
-
-def test_small_weights_are_nothing_and_degenerate_ones_are_the_own_head() -> None:
-    h = np.zeros((3, C, D), np.float32)
-    h[2] = 100
-    points = combinations(h, np.full(3, 0.1, np.float32))
-    assert_allclose(points, [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], atol=1e-6)
-    assert ((points == 0) | (points > LEAST)).all()
-    np.testing.assert_array_equal(combinations(h[:2], np.zeros(2, np.float32)), np.eye(2))
-    np.testing.assert_array_equal(combinations(h[:2], np.full(2, -1, np.float32)), np.eye(2))
-    np.testing.assert_array_equal(combinations(h[:1], np.ones(1, np.float32)), [[1]])
 
 
 # --- rounds ----------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
-from support import ask, check_knowledge, new_strategy, node
+from support import new_strategy, node
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.seeding import generator
@@ -84,11 +84,3 @@ def test_a_node_that_comes_later_adds_an_output() -> None:
     made.merge_knowledge([sent(NODES[0]), sent(node(100_000, counts=(6, 6, 0)))])
     assert made.knowledge["amplifier/linear3"].shape == made.state["momentum/amplifier/linear3"].shape == (3, 8)
     assert made.state["nodes"].tolist() == [0, 1, 100_000]
-
-
-def test_nodes_that_train_are_sent_both_networks() -> None:
-    made = server()
-    check_knowledge(made, sent(NODES[0]).knowledge, (6, 6, 0))
-    assert made.knowledge_for(NODES[0], ask()) is made.knowledge
-    assert made.knowledge_for(NODES[0], ask(trains=False)) == {}
-    assert server(lambda_adv=0, take=0).knowledge == {}

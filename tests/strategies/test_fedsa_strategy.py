@@ -9,10 +9,8 @@ from flwr.app import ArrayRecord
 from support import ask, new_strategy, node, update
 from torch.nn import functional as F
 
-from fedshift_core.seeding import generator
 from fedshift_strategies.methods.fedsa import FedSAStrategy, initial_anchors, moved
 
-C, D = 3, 2
 strategy = partial(new_strategy, FedSAStrategy, personal=True)
 
 
@@ -27,15 +25,6 @@ def test_anchors_are_what_a_random_network_makes_of_noise() -> None:
     assert result.dtype == np.float32
     np.testing.assert_allclose(result, x.numpy(), rtol=1e-5, atol=1e-6)
     assert (result >= 0).all() and len({row.tobytes() for row in result}) == 5
-
-
-def test_a_run_begins_with_the_anchors_of_its_seed_and_all_nodes_get_them() -> None:
-    server = strategy()
-    server.start_run(ArrayRecord())
-    wanted = initial_anchors(C, D, generator(0, "fedsa-anchors"))
-    for trains in (True, False):
-        sent = server.knowledge_for(node(1), ask(1, trains))
-        assert list(sent) == ["anchors"] and np.array_equal(sent["anchors"], wanted)
 
 
 @pytest.mark.parametrize("momentum", [0.9999, 0.75, 0.0, 1.0])

@@ -1,8 +1,6 @@
 """I2PFL on the server: Eq. 3 to 5 against loops, and what happens to classes that come and go."""
 
-import itertools
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -48,13 +46,6 @@ def test_reweighting_against_loops(squared: bool) -> None:
 # --- Eq. 4 -----------------------------------------------------------------------------------------
 
 
-def test_equal_prototypes_give_themselves() -> None:
-    for nodes, value, squared in itertools.product([1, 2, 3, 7], [0.1, 1 / 3, 1e4, 0.0], [True, False]):
-        p = np.full((nodes, 2, 3), value, dtype=np.float32)
-        g, _ = reweighted_prototypes(p, np.ones((nodes, 2), bool), squared=squared)
-        assert np.array_equal(g, p[0]), (nodes, value, squared)
-
-
 # --- rounds ----------------------------------------------------------------------------------------
 
 
@@ -83,20 +74,3 @@ def test_second_round_is_mixed_with_the_first(params: str, answer: float) -> Non
     # A class that nobody has stays to the bit.
     assert got == {0: pytest.approx([answer] * D, rel=1e-6), 1: [1, 1], 2: pytest.approx([answer] * D, rel=1e-6)}
     assert first.tolist() == ONES
-
-
-@pytest.mark.parametrize(
-    ("params", "answer"),
-    [
-        # Prototypes at 1, 2 and -3 have mean 0: distances 1, 4, 9 of 14 squared, plain 1, 2, 3 of 6.
-        ({}, -18 / 14),
-        ({"dist": "l2"}, -4 / 6),
-        ({"inter_proto": "average"}, 0.0),
-    ],
-)
-def test_switches_reach_the_prototypes(params: dict[str, Any], answer: float) -> None:
-    # A second axis moves all of them by 10 and must come out as 10: the weights sum to 1.
-    offsets = enumerate(((1.0, 1), (2.0, 500), (-3.0, 20)))  # and do not look at the number of images
-    updates = [update([[offset, 10.0]] * C, [size] * C, index) for index, (offset, size) in offsets]
-    got = after_rounds(strategy(**params), updates)
-    assert_allclose(list(got.values()), [[answer, 10]] * C, rtol=1e-5, atol=1e-6)

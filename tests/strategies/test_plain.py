@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import FedAvg, Result
@@ -20,7 +20,6 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.records import decode, encode
 from fedshift_strategies import FedProto, fitting, plain
-from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import Whole
 from fedshift_strategies.federation.context import Ask, RoundResult
 from fedshift_strategies.federation.updates import Update
@@ -155,41 +154,11 @@ def test_methods_that_read_more_than_flower_knows_do_not_fit() -> None:
         fitting.named("FedMD")
 
 
-def test_no_method_has_a_part_of_the_name_of_one_of_the_adapter() -> None:
-    ours = {*vars(plain.PlainStrategy), *vars(FedProto())} - {*dir(DomainStrategy), *vars(new_strategy(DomainStrategy))}
-    assert {"_update", "_shares"} <= ours
-    for name in fitting.names():
-        assert not ours & {*dir(fitting.strategies()[name]), *vars(new_strategy(fitting.strategies()[name]))}, name
-
-
 # --- as a Flower user has it -------------------------------------------------------------------------
 
 
 def run(strategy: FedAvg, answers: Callable[[int, RecordDict], tuple[Arrays, Arrays, int]], **more: Any) -> Result:
     return strategy.start(InlineGrid(client_app(answers), 4), encode(WEIGHTS), num_rounds=2, **more)
-
-
-def test_fedproto_with_nodes_that_know_nothing_of_fedshift() -> None:
-    """Two of four nodes a round; plain means of what they send come back in the next."""
-    asked: list[dict[str, Any]] = []
-    sent = {"prototypes": np.full((C, D), 3, np.float32), "counts": np.array([2, 0, 1])}
-
-    def answers(index: int, content: RecordDict) -> tuple[Arrays, Arrays, int]:
-        known = {name: array.numpy().tolist() for name, array in content.array_records["knowledge"].items()}
-        asked.append(dict(content.config_records["config"]) | known)
-        return {name: array + index for name, array in WEIGHTS.items()}, sent, 5
-
-    strategy = FedProto(fraction_train=0.5, min_train_nodes=2, prototype_mean="plain", weighted_by_key="num-examples")
-    assert isinstance(strategy, FedAvg)
-    for _ in range(2):  # nothing is left of the run before
-        asked.clear()
-        result = run(strategy, answers, train_config=ConfigRecord({"lr": 0.1}))
-        second = {"lr": 0.1, "server-round": 2, "prototypes": [[3, 3], [3, 3]], "labels": [0, 2]}
-        assert asked == [{"lr": 0.1, "server-round": 1}] * 2 + [second] * 2
-    mean = result.arrays["encoder.weight"].numpy().mean()
-    assert result.train_metrics_clientapp[2] == {"loss": pytest.approx(0.2)}
-    assert result.evaluate_metrics_clientapp[2]["mean"] == pytest.approx(mean)
-    assert result.arrays["count"].numpy().dtype == np.int64
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,6 @@
 """Prototypes of many nodes: what is refused, how they are stacked, averaged and grouped."""
 
-from typing import Any
-
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -48,10 +45,3 @@ def test_finch_takes_the_coarsest_partition() -> None:
     far, near = np.full((4, 1), 5.0), np.zeros((4, 1))
     points = np.vstack([np.hstack([far, sides, near]), np.hstack([near, sides, far])]).astype(np.float32)
     assert groups_of(points) == {frozenset(range(4)), frozenset(range(4, 8))}
-
-
-@pytest.mark.parametrize("points", [np.zeros((1, 2)), [[1, 0]], [[1, 0], [-1, 0]], np.ones((5, 4)), np.zeros((4, 4))])
-def test_few_or_equal_points_are_one_group(points: Any) -> None:
-    """Also those of length zero, which have no cosine."""
-    assert groups_of(np.array(points, np.float32)) == {frozenset(range(len(points)))}
-    assert groups_of(np.zeros((0, 2), np.float32)) == set()

@@ -48,15 +48,3 @@ def test_c_goes_to_nodes_that_train_and_nothing_before_there_is_one() -> None:
     made.merge_knowledge([update(0, np.ones(6, np.float32))])
     assert list(made.knowledge_for(NODES[0], ask(2))) == [SERVERS]
     assert made.knowledge_for(NODES[0], ask(2, trains=False)) == {}
-
-
-def test_nodes_contribute_one_number_for_each_parameter() -> None:
-    made = server()
-    assert made.expected() == {CHANGE: (6,)}  # neither buffers nor integers
-    made._global = ArrayRecord()
-    assert made.expected() == {CHANGE: ("P",)}  # before it is known
-
-
-def test_switched_off_it_is_fedavg() -> None:
-    updates = [update(i, np.ones(6, np.float32)) for i in (0, 2)]
-    assert server(control=False).node_weights(updates) == [0.25, 0.75]

@@ -20,7 +20,6 @@ from fedshift_core.params import Params
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.roster import Node, Roster
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.weighting import check_weights
 
 
 def weights(given: list[Update], *, domains: int | None = None, **params: Any) -> list[float]:
@@ -138,11 +137,6 @@ def test_weights_that_make_no_average_are_reported_with_the_methods_name(found: 
 
     with refused(FederationError, "'mine'", named):
         Wrong(federation(method="mine"), Params(), lambda *given: None).node_weights(updates(*UNEVEN))
-
-
-def test_weights_that_sum_to_one_but_for_rounding_pass() -> None:
-    third = float(np.float32(1 / 3))
-    assert check_weights([third] * 3, 3, "x") == [third] * 3
 
 
 # --- weights that are none -------------------------------------------------------------------------

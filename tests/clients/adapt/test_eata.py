@@ -99,11 +99,3 @@ def test_three_batches_against_the_equations(alpha: float, margin: float | None)
         moved = 0.9 * moved + numerical_gradient(loss, torch.from_numpy(at), 1e-6)
         at = at - 0.05 * moved
         np.testing.assert_allclose(theta(model), at, rtol=1e-5, atol=1e-7)
-
-
-def test_a_batch_of_which_nothing_counts_takes_no_step() -> None:
-    model, x = small(), images(1)
-    before = theta(model)
-    found = EATA(model, model, EATAParams(margin=1e-6))(x)
-    np.testing.assert_allclose(found.numpy(), slow_logits(model, x, before), rtol=1e-6)
-    assert np.array_equal(theta(model), before)

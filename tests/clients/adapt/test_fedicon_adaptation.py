@@ -7,19 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support import (
-    INDEX,
-    ROUND,
-    SEED,
-    barred_images,
-    changed,
-    fit,
-    new_client,
-    parts_of,
-    same,
-    scored_weights,
-    weights,
-)
+from support import INDEX, ROUND, SEED, barred_images, changed, new_client, parts_of, scored_weights, weights
 from torch import Tensor
 
 from fedshift_clients.adapt.fedicon import ContrastAdaptation
@@ -105,25 +93,6 @@ def test_adaptation_is_descent_on_the_contrast_of_the_test_images(
         assert found in (made.score(test), made.score(test)[0])
 
 
-def test_views_of_its_own_are_apart_from_the_augmentation_of_training() -> None:
-    """What TTA says of its views goes before what training says; training images are as they were without it."""
-    adapt, images = {"lr": 0.05, "batch_size": 4} | OWN_VIEWS, ImageConfig(flip=True, grayscale=1, views=2)
-    made, plain = (client(own, {"lie": False}, images=images) for own in (adapt | {"flip": False}, {}))
-    test = barred_images(12, seed=1)
-    expected = slow_adaptation(made, test.x, ContrastParams(**adapt))  # with VIEWS
-    check_close(scored_weights(made, test)[1][1], expected)
-    assert same(fit(made)[0], fit(plain)[0])
-
-
-@pytest.mark.parametrize("bn", ["average", "freeze", "local"])
-def test_adaptation_moves_batchnorm_unless_it_is_frozen(bn: str) -> None:
-    made = client(model="cnn_bn", bn=bn)
-    _, (before, after) = scored_weights(made, barred_images(12, seed=1))
-    moved = changed(before, after)
-    assert any("running" in name for name in moved) is (bn != "freeze")
-    assert not made.model.training  # scored in evaluation mode
-
-
 @pytest.mark.parametrize(
     ("mode", "params"), [("transductive", {}), ("online", {"lie": False}), ("online", {"classifier_training": "local"})]
 )
@@ -136,11 +105,3 @@ def test_scoring_leaves_the_model_as_found_and_starts_again(mode: str, params: S
     assert not changed(before, weights(made)) and made.memory == {}
     made.score_test(barred_images(7, seed=5))  # what was scored in between does not matter
     assert made.score_test(test) == first and torch.equal(torch.get_rng_state(), rng)
-
-
-def test_a_batch_may_be_larger_than_those_of_training() -> None:
-    """The memory that all batches use in turn is no limit."""
-    made, test = client(), barred_images(50, seed=1)
-    assert made.setup.train.batch_size < 40
-    adaptation = ContrastAdaptation(ContrastParams(batch_size=40, lr=0.05, mode="online"))
-    assert [len(seen) for seen in adaptation.adapt(made, test.x)] == [40, 10]

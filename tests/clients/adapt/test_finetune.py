@@ -1,7 +1,6 @@
 """Fine-tuning: what is scored is the received model after one more local round; training stays as it is."""
 
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,20 +12,8 @@ from fedshift_clients.adapt.params import FinetuneParams
 from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import build
 from fedshift_clients.training.settings import ImageConfig
-from fedshift_core.wire.names import (
-    CORRECT,
-    DOMAINS,
-    LOCAL_CORRECT,
-    LOCAL_DOMAINS,
-    LOSS_SUM,
-    OTHER_CORRECT,
-    SERVER_ROUND,
-    VALIDATION,
-    VALIDATION_CORRECT,
-)  # fmt: skip
+from fedshift_core.wire.names import CORRECT, DOMAINS, LOCAL_CORRECT, LOCAL_DOMAINS, LOSS_SUM, SERVER_ROUND  # fmt: skip
 from fedshift_datasets.base import ImageSet
-
-BEFORE = "before-fine-tuning"
 
 
 def test_set(domain: str) -> ImageSet:
@@ -79,20 +66,6 @@ def test_scores_are_those_of_the_node_s_next_local_round(model: str, bn: str, ep
         assert metrics[LOSS_SUM + domain] == trained.score(test_set(domain))[1]  # to the last bit
 
 
-def test_all_domains_of_a_call_share_one_tuned_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = client()
-    train = Mock(side_effect=made._train)
-    monkeypatch.setattr(made, "_train", train)
-    given = received(made)
-    _, _, together = made.evaluate(given, asked("a", "bb", "ccc"))
-    assert [call.args[0] for call in train.call_args_list] == [ROUND + 1]
-    for domain in ("ccc", "a", "bb"):  # the order does not matter, nor what was scored before
-        _, _, alone = made.evaluate(given, asked(domain))
-        assert alone.items() <= together.items()
-    assert made.evaluate(given, asked())[2] == {}
-    assert train.call_count == 4  # nothing to score, nothing to tune
-
-
 # --- nothing of it stays ---------------------------------------------------------------------------
 
 
@@ -105,13 +78,3 @@ def test_training_is_fedavg_bit_for_bit_whatever_is_scored_in_between() -> None:
         assert same(arrays, wanted) and metrics == expected
         mine.evaluate(arrays, asked("a"))
         assert not changed(dict(mine.memory), dict(other.memory))
-
-
-def test_validation_images_are_scored_as_test_images_are() -> None:
-    """With the tuned copy: a validation part of the same images as a test set has its score, not the global model's."""
-    made, other = client(lr=0.2), plain(lr=0.2)
-    made.own_sets = other.own_sets = {"validation": test_set("a")}
-    given, config = received(made), asked("a", **{VALIDATION: True})
-    got, untuned = made.evaluate(given, config)[2], other.evaluate(given, config)[2]
-    assert got[VALIDATION_CORRECT] == got[f"{CORRECT}a"] != untuned[VALIDATION_CORRECT]
-    assert untuned[VALIDATION_CORRECT] == untuned[f"{CORRECT}a"] == got[f"{OTHER_CORRECT}{BEFORE}/a"]

@@ -7,22 +7,18 @@ import numpy as np
 import pytest
 import torch
 from method_cases import domain_heads
-from numpy.typing import NDArray
 from refusals import refused
-from support import InlineRun, image_set, new_client, normalised, same, shared, whole
+from support import image_set, new_client, normalised, same, shared, whole
 from torch import Tensor
 
 from fedshift_clients.adapt.eata import EATA, EATAAdaptation
-from fedshift_clients.adapt.finetune import Finetune
-from fedshift_clients.adapt.params import EATAParams, FinetuneParams, StreamParams, T3AParams, TentParams
+from fedshift_clients.adapt.params import EATAParams, StreamParams, T3AParams, TentParams
 from fedshift_clients.adapt.stream import Predictor, Stream
 from fedshift_clients.adapt.t3a import T3AAdaptation, adjusting
 from fedshift_clients.adapt.tent import Tent, TentAdaptation
 from fedshift_clients.base import DomainClient
 from fedshift_clients.methods.copa import CopaClient
-from fedshift_clients.training.eval_slices import comes_by_class
 from fedshift_core.errors import ConfigError
-from fedshift_core.wire.names import LOCAL_DOMAINS, SERVER_ROUND
 from fedshift_datasets.base import ImageSet
 
 TEST = image_set(23, seed=5)
@@ -90,27 +86,6 @@ def test_images_come_in_the_order_of_the_test_set(size: int, number: int, batche
     assert noting.sizes == batches  # the last takes one from that before it, or joins it, if it would be alone
 
 
-def test_in_a_mixed_order_each_image_keeps_its_own_prediction() -> None:
-    result = predicted(client(Noting(StreamParams())))[:, 0].tolist()
-    assert sorted(result) == list(range(23))
-    assert result != sorted(result)
-    assert result == predicted(client(Noting(StreamParams())))[:, 0].tolist()
-
-
-@pytest.mark.parametrize(
-    ("labels", "by_class"),
-    [
-        (np.repeat(np.arange(7), 50), True),
-        (np.tile(np.repeat(np.arange(7), 50), 2), True),  # two splits, one behind the other
-        (np.random.default_rng(0).permutation(np.repeat([0, 1], [990, 60])), False),
-        (np.repeat(np.arange(7), 2), False),  # a batch has all of them
-        (np.zeros(0, np.int64), False),
-    ],
-)
-def test_whether_labels_come_class_by_class(labels: NDArray[np.int64], by_class: bool) -> None:
-    assert comes_by_class(labels) == by_class
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_a_node_predicts_as_the_adaptation_does_on_the_same_batches(name: str) -> None:
     made, other = client(ALL[name](order="test")), client(ALL[name]())
@@ -136,38 +111,6 @@ def test_nothing_stays_and_labels_do_not_matter(name: str) -> None:
     assert not torch.allclose(first, torch.cat([made.predict(x) for x, _ in made.plain_batches(TEST)]))
 
 
-def test_eata_looks_at_so_many_training_images_the_same_in_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, batches = list[list[bytes]](), DomainClient.plain_batches
-
-    def watched(self: DomainClient, images: ImageSet, *more: Any, **named: Any) -> Any:
-        if not np.shares_memory(images.x, TEST.x):
-            seen.append([image.tobytes() for image in images.x])
-        return batches(self, images, *more, **named)
-
-    monkeypatch.setattr(DomainClient, "plain_batches", watched)
-    made = client(ALL["eata"](fisher_samples=9, order="test"))
-    for made.server_round in (1, 2):
-        made.score_test(TEST)
-    own = [image.tobytes() for image in made.train_set.x]
-    places, again = ([own.index(image) for image in images] for images in seen)
-    assert len(places) == 9 and places == again
-    assert places != sorted(places)  # files are listed class by class, and slopes are means over batches
-    client(ALL["eata"](fisher_alpha=0, order="test")).score_test(TEST)
-    assert len(seen) == 2
-
-
-def test_a_fine_tuned_model_adapts_if_it_is_asked_for() -> None:
-    """As fine-tuning leaves it; once local training has just left the model, not once more."""
-    made, tuned, other = client(ALL["t3a"](ft_epochs=2)), client(ALL["t3a"]()), client(ALL["t3a"]())
-    before, first = whole(made), predicted(made)
-    for _ in Finetune(FinetuneParams(epochs=2)).adapt(tuned, TEST.x):
-        pass
-    assert torch.equal(first, predicted(tuned)) and torch.equal(first, predicted(made))
-    assert same(before, whole(made))
-    ends = [one.fit(shared(one), {SERVER_ROUND: 1, LOCAL_DOMAINS: ["a"]})[2] for one in (made, other)]
-    assert ends[0] == ends[1]
-
-
 def test_where_a_method_classifies_in_its_own_way_that_says_which_class_a_feature_joins() -> None:
     """COPA's two heads: one never sees the class 1, so what they say together is not what the model's own does."""
     sent = domain_heads(2)
@@ -186,27 +129,3 @@ def test_a_classifier_without_a_linear_layer_is_refused() -> None:
     made.model.classifier = torch.nn.Identity()  # type: ignore[assignment]
     with refused(ConfigError, "adapt.name=t3a", "cnn_bn", "Identity"):
         T3AAdaptation(T3AParams()).check_model(made.model, made.setup.model)
-
-
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    [
-        ("fedavg", "model.name=cnn_bn"),
-        pytest.param("fedseproto", "model.name=cnn_bn method.schedule=joint", marks=pytest.mark.long),
-        pytest.param("moon", "model.name=cnn_bn method.projection=mlp", marks=pytest.mark.long),
-    ],
-)
-def test_over_any_method_training_is_as_without_it(method: str, settings: str, run_inline: InlineRun) -> None:
-    few = "train.epochs=1 allocation.share=0.06 train.batch_size=12 dataset.domains=[scan,sketch]"
-    plain = run_inline(method=method, rounds=2, nodes=2, set=f"{few} {settings} adapt.name=none")
-    for name in ALL:
-        adapted = run_inline(method=method, rounds=2, nodes=2, set=f"{few} {settings} adapt.name={name}")
-        assert plain.results["weights_sha256"] == adapted.results["weights_sha256"]
-        assert "before-adaptation" in adapted.rounds[-1]["others"]
-        assert adapted.results["evaluated"] == "personal models"
-
-
-def test_a_test_set_of_one_image_is_predicted_as_it_is() -> None:
-    made = client(ALL["tent"]())
-    predictions = predicted(made, one := TEST.select(np.array([3])))
-    torch.testing.assert_close(predictions, made.predict(normalised(one, made.setup.images)).detach())

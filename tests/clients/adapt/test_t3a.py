@@ -7,8 +7,8 @@ from slow_terms import softmax
 from support import Float, as64, drawn
 from torch import nn
 
-from fedshift_clients.adapt.t3a import T3A, adjusting
-from fedshift_clients.models.networks import MLPHead, initialised
+from fedshift_clients.adapt.t3a import T3A
+from fedshift_clients.models.networks import initialised
 
 CLASSES, WIDTH = 4, 5
 
@@ -48,12 +48,3 @@ def test_batches_against_a_slow_version(most: int | None, scale: float) -> None:
         z = drawn(number, 7, WIDTH)
         found = adjusted(z, head(z).detach())
         np.testing.assert_allclose(found.numpy(), slow.predict(as64(z)), rtol=1e-4, atol=1e-6)
-
-
-def test_what_stands_before_the_linear_layer_stays() -> None:
-    """With a head of two layers the features are those of the hidden one."""
-    head, x = initialised(5, "t3a", lambda: MLPHead(WIDTH, CLASSES, WIDTH)), drawn(0, 9, WIDTH)
-    linear = nn.Linear(WIDTH, CLASSES)
-    linear.load_state_dict({"weight": head.weight, "bias": head.bias})
-    hidden = torch.relu(head.hidden(x)).detach()
-    assert torch.equal(adjusting(head, lambda x: (x, head(x)))(x), T3A(linear)(hidden, linear(hidden).detach()))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from support import fedavg, fit, rng, same
+from support import rng
 from torch import Tensor
 
 from fedshift_clients.images import augment, transforms
@@ -46,15 +46,6 @@ def test_result_is_float32_channels_last_and_in_the_range_of_the_images(given: d
     assert torch.equal(x, kept)
 
 
-def test_identity_when_off() -> None:
-    x, generator = images(), rng()
-    out = pipeline(jitter=(0, 0, 0, 0), jitter_p=1.0).train(x, generator)
-    assert torch.equal(generator.get_state(), rng().get_state())
-    assert torch.equal(out, pipeline().plain(x))
-    wanted = (x.permute(0, 3, 1, 2) / 255.0 - MOMENTS[0]) / MOMENTS[1]
-    torch.testing.assert_close(out, wanted, rtol=0, atol=1e-6)
-
-
 def test_full_chain_is_its_steps_one_after_the_other() -> None:
     x, generator = images(), rng(9)
     steps = x
@@ -70,24 +61,7 @@ def test_full_chain_is_its_steps_one_after_the_other() -> None:
 # --- random numbers --------------------------------------------------------------------------------
 
 
-@configs
-def test_two_views_are_independent(given: dict[str, Any]) -> None:
-    x, made = images(), pipeline(**given)
-    torch.manual_seed(3)
-    state = torch.get_rng_state()
-    first, second = made.two_views(x, rng(1), rng(2))
-    assert torch.equal(torch.get_rng_state(), state)
-    for view, seed in ((first, 1), (second, 2)):
-        assert torch.equal(view, made.train(x, rng(seed)))
-    assert torch.equal(first, second) == (not given)
-
-
 # --- in the client ---------------------------------------------------------------------------------
-
-
-def test_second_view_changes_nothing_for_a_method_that_ignores_it() -> None:
-    (arrays, metrics), (wanted, expected) = (fit(fedavg(images=ImageConfig(**FULL, views=views))) for views in (1, 2))
-    assert same(arrays, wanted) and metrics == expected
 
 
 # --- configuration ---------------------------------------------------------------------------------

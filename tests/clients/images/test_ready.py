@@ -44,11 +44,3 @@ def test_training_has_the_same_bits_with_and_without_room_for_them(views: int, m
     assert plain._ready is None
     assert same(arrays, wanted)
     assert metrics == expected
-
-
-def test_where_it_does_not_pay_nothing_is_converted() -> None:
-    one_epoch = fedavg(epochs=1)
-    fit(one_epoch)
-    colours = fedavg(images=IMAGES.model_copy(update={"grayscale": 0.5}), epochs=2)
-    fit(colours)
-    assert one_epoch._ready is colours._ready is None

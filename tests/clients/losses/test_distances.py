@@ -17,7 +17,6 @@ from fedshift_clients import losses
 from fedshift_clients.losses.prototypes import nearness, prototype_distance
 from fedshift_clients.losses.proximal import proximal
 from fedshift_clients.methods import copa, fedmd, fedpac, fedplvm, fedsa, fedseproto, fedsr, fpl, i2pfl
-from fedshift_clients.models.networks import MLPHead
 
 B, C, D = 9, 4, 5
 Z, Y, G = drawn(0, B, D), labels(0, B, C), drawn(1, C, D)
@@ -208,14 +207,6 @@ def test_loss_of_copa_by_other_heads() -> None:
     assert all(weight.grad is None for weight in own.parameters())
 
 
-def test_heads_of_copa_of_one_or_two_layers_and_saved_as_a_program() -> None:
-    own, other = MLPHead(D, C, D), MLPHead(D, C, D)
-    assert torch.equal(copa.logits_by(own, other.state_dict(), Z), other(Z))
-    linear = nn.Linear(D, C)
-    traced = torch.jit.trace(lambda x: copa.logits_by(linear, HEADS[0], x), Z)  # type: ignore[no-untyped-call]
-    assert torch.equal(traced(2 * Z), nn.functional.linear(2 * Z, HEADS[0]["weight"], HEADS[0]["bias"]))
-
-
 def test_ensemble_of_copa() -> None:
     logits = 3 * drawn(5, 3, B, C)
     for part in (logits, logits[:1]):
@@ -277,10 +268,6 @@ def test_moments_of_equal_samples_are_finite_and_do_not_move_them_apart() -> Non
     z = torch.zeros(4, 2)
     assert float(fedseproto.moment_kl(z)) == pytest.approx((-math.log(1e-6) - 1) / 2, rel=1e-5)
     assert torch.equal(gradient(fedseproto.moment_kl, z), z)
-
-
-def test_reconstruction_is_the_mean_over_all_values() -> None:
-    check(fedseproto.reconstruction, lambda x, y: ((x - y) ** 2).mean(), drawn(0, 2, 3, 4, 4), drawn(1, 2, 3, 4, 4))
 
 
 def slow_distillation(s: Float, d: Float, t: Float, temperature: float, form: str, direction: str) -> Any:

@@ -9,13 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from slow_terms import softmax
-from support import C, as64, batch, drawn, fedavg, fit, gradient, image_set, labels, new_client, rng, shared
+from support import as64, batch, drawn, fedavg, gradient, image_set, labels, rng
 
-from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.imbalance import ClassLoss, balanced, class_loss, effective
 from fedshift_clients.methods.fedmd import FedMDClient
-from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.modules.params import F2DCParams
 from fedshift_clients.training.batches import in_turns
 from fedshift_clients.training.phases import Phase
 from fedshift_clients.training.settings import TrainConfig
@@ -96,22 +93,6 @@ def test_a_clients_loss_is_weighed_on_its_own_images_alone() -> None:
     assert FedMDClient.can_weigh_classes()
 
 
-def test_modules_weigh_too() -> None:
-    client = new_client(DomainClient, modules=[F2DCModules(F2DCParams())])
-    given_batch = batch(8)
-    terms = []
-    for weights in (None, torch.full((C,), 2.0)):
-        client.class_loss = ClassLoss(weights)
-        client.take(shared(client))
-        client._prepare_round(1)
-        client._modules._entries[0].start_round(client.model, torch.Generator().manual_seed(0))
-        client.model.train()
-        terms.append(client.terms_of(given_batch))
-    for name in ("ce", "dfc"):
-        torch.testing.assert_close(terms[1][name], 2 * terms[0][name])
-    assert float(terms[1]["dfd"]) > float(terms[0]["dfd"])
-
-
 # --- the drawn order -------------------------------------------------------------------------------
 
 
@@ -127,13 +108,3 @@ def test_each_batch_has_all_classes_equally_often(y: list[int], seed: int, size:
     for label in set(y):  # all images of a class before one comes again
         times = torch.bincount(order[given_labels[order] == label], minlength=len(y))[given_labels == label]
         assert int(times.max() - times.min()) <= 1
-
-
-def test_a_client_with_the_sampler_trains_on_as_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = fedavg(train_set=image_set(23).labelled(np.repeat([0, 1, 2], [20, 2, 1])), sampler="balanced")
-    seen: list[torch.Tensor] = []
-    loss = client.loss
-    monkeypatch.setattr(client, "loss", lambda batch: seen.append(batch.y.clone()) or loss(batch))
-    fit(client)
-    counts = torch.bincount(torch.cat(seen))
-    assert counts.sum() == 2 * 23 and counts.min() >= 14  # epochs, images; of three classes

@@ -1,7 +1,6 @@
 """Gradients of depthwise convolutions: as PyTorch's own, and only where they are wanted."""
 
 import copy
-import weakref
 from typing import Any
 from unittest.mock import Mock
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedshift_clients.models import depthwise
-from fedshift_clients.models.networks import SplitModel, build
+from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training import per_image
 
 
@@ -74,36 +73,6 @@ def test_only_layers_that_gain_are_changed_and_only_in_bfloat16(monkeypatch: pyt
     for one, other in zip(trained(plain, bf16=True), trained(ours, bf16=True), strict=True):
         torch.testing.assert_close(one, other, rtol=0.05, atol=0.02 * float(one.abs().max()))
     assert [call.args[0].dtype for call in counted.call_args_list] == [torch.bfloat16] * 2
-
-
-@pytest.mark.parametrize(
-    ("name", "layers"), [("torchvision:mobilenet_v3_small", 10), ("timm:tf_efficientnet_lite0", 11)]
-)
-def test_networks_of_libraries_are_built_with_it(name: str, layers: int) -> None:
-    if name.startswith("timm:"):
-        pytest.importorskip("timm", reason="the extra fedshift[timm] is not installed")
-    model = build(name, 3, 0, 64).train()
-    plain = copy.deepcopy(model)
-    for layer in plain.modules():
-        depthwise.unquicken(layer)
-    changed = [
-        ours for ours, theirs in zip(model.modules(), plain.modules(), strict=True) if type(ours) is not type(theirs)
-    ]
-    assert len(changed) == layers
-    sides = []
-    for one in (model, plain):
-        torch.manual_seed(0)  # dropout
-        with torch.autocast("cpu", torch.bfloat16):
-            sides.append(one(drawn(3, 8, 3, 64, 64))[0])
-    assert torch.equal(*sides)
-
-
-def test_a_model_is_let_go_of_without_the_garbage_collector() -> None:
-    model = Net()
-    depthwise.quicken(model)
-    weights = weakref.ref(model[0].weight)
-    del model
-    assert weights() is None
 
 
 def test_dp_sgd_finds_the_gradients_of_single_images() -> None:

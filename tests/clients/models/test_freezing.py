@@ -65,14 +65,3 @@ def test_a_client_sends_what_is_free_alone() -> None:
     fit(client)
     assert changed(before, weights(client)) == set(client.shared_names) == before.keys() - client.shared_frozen
     assert len(shared(client)) == len(client.shared_names)
-
-
-def test_what_a_node_begins_from_stays_for_the_clients_after_it() -> None:
-    first = fedavg()
-    name = first.shared_names[0]
-    values = {name: torch.full_like(first.model.state_dict()[name], 0.5).numpy()}
-    first.begin(values, "d" * 64)
-    first.model.state_dict()[name].zero_()
-    first._bench.clear()
-    assert first.begun == "d" * 64
-    assert (first.model.state_dict()[name] == 0.5).all()

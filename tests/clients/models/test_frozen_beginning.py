@@ -11,14 +11,9 @@ from torch import Tensor, nn
 
 from fedshift_clients.models import networks
 from fedshift_clients.models.freezing import freeze
-from fedshift_clients.models.levels import feature_levels
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.models.projection import PART, projection_of, unprojected
+from fedshift_clients.models.projection import projection_of, unprojected
 from fedshift_clients.models.shortcut import Shortcut, depth_of
-from fedshift_clients.models.stages import feature_stages
-from fedshift_clients.modules.f2dc import F2DCModules
-from fedshift_clients.modules.params import F2DCParams
-from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 
 NAMES = ["cnn", "cnn_bn", "resnet10", "torchvision:mobilenet_v3_small"]
@@ -47,27 +42,6 @@ def test_a_projection_is_the_feature_and_leaves_the_encoder_as_it_was(name: str)
     torch.testing.assert_close(unprojected(model.encoder, x), plain.encoder(x))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_stages_end_in_the_projection(name: str) -> None:
-    model = networks.build(name, 7, seed=0, projection=16).eval()
-    stages, levels, layer = feature_stages(model.encoder), feature_levels(model.encoder), projection_of(model.encoder)
-    assert stages is not None and layer is not None
-    h = x = _images()
-    for stage in stages.maps:
-        h = stage(h)
-    torch.testing.assert_close(stages.rest(h), model.encoder(x))
-    assert levels is None or levels[-1] is layer.activation
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_frozen_encoder_leaves_its_projection_free(name: str) -> None:
-    model = _frozen(name, "encoder", 16).train()
-    free, layer = model.state_dict().keys() - model.frozen, projection_of(model.encoder)
-    assert {key.rpartition(".")[0] for key in free} == {f"encoder.{PART}.0", "classifier"}
-    assert layer is not None and layer.training
-    assert {key for key, parameter in model.named_parameters() if parameter.requires_grad} == free
-
-
 @pytest.mark.parametrize(("what", "projection"), [("encoder", 0), ("encoder", 16), ("stages:1", 0), ("stages:2", 16)])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_goes_on_from_what_is_kept_as_from_images(name: str, what: str, projection: int) -> None:
@@ -82,19 +56,6 @@ def test_a_model_goes_on_from_what_is_kept_as_from_images(name: str, what: str, 
         with shortcut.opened():
             torch.testing.assert_close(model(other), wanted_of_other)
         torch.testing.assert_close(copy.deepcopy(model)(kept)[1], wanted[1])
-
-
-@pytest.mark.parametrize("what", ["encoder", "stages:4"])
-def test_modules_of_f2dc_end_what_is_computed_once(what: str) -> None:
-    plan = networks.Blueprint(ModelConfig(name="resnet10"), 7, 32, 0)
-    model = F2DCModules(F2DCParams(insert_after=(2, 4))).wrap(networks.build("resnet10", 7, seed=0), plan)
-    freeze(model, what, "resnet10")
-    assert depth_of(model, what) == "stages:2"
-    wanted, shortcut = model.eval()(_images())[1], Shortcut(model, "stages:2", 32)
-    kept = shortcut.beginning(_images())
-    shortcut.close()
-    assert kept.shape[1] == 128
-    torch.testing.assert_close(model(kept)[1], wanted)
 
 
 class _Functional(nn.Module):

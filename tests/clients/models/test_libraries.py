@@ -79,12 +79,6 @@ def test_a_network_without_feature_maps_has_no_stages(name: str) -> None:
     assert feature_stages(outline(f"torchvision:{name}").encoder) is None
 
 
-def test_the_size_of_images_goes_to_the_networks_that_take_it() -> None:
-    for size, places in ((32, 1), (96, 9)):
-        body = outline("torchvision:vit_b_32", size).encoder.body
-        assert body.get_parameter("encoder.pos_embedding").shape[1] == 1 + places
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -111,26 +105,10 @@ def test_images_that_a_network_cannot_take_are_reported_in_a_line(name: str, siz
         outline(f"torchvision:{name}", size).encoder.check(size)
 
 
-def test_the_catalogue_knows_batchnorm_of_a_librarys_network() -> None:
-    fields = {name: NETWORKS[f"torchvision:{name}"].batchnorm for name in ("resnet18", "convnext_tiny", "vit_b_32")}
-    assert fields == {"resnet18": True, "convnext_tiny": False, "vit_b_32": False}
-    assert NETWORKS.origin("torchvision:resnet18").startswith("torchvision ")
-    assert "torchvision:resnet18" not in list(NETWORKS)
-
-
 def test_timm_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with refused(ConfigError, "timm:NAME", "fedshift[timm]"):
         timm_nets.library()
-
-
-@pytest.mark.parametrize(
-    "name", ["vit_tiny_patch16_224", pytest.param("crossvit_9_240", marks=pytest.mark.long)]
-)  # two rows
-def test_a_network_of_timm_without_feature_maps_has_no_stages(name: str) -> None:
-    pytest.importorskip("timm", reason="timm is not installed")
-    encoder = libraries.without_weights(lambda: networks.bare(f"timm:{name}", 5, 224)).encoder
-    assert feature_stages(encoder) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("kind", "h"), [("mlp", 64), ("mlp-half", 32)])

@@ -26,7 +26,6 @@ from fedshift_core.errors import ConfigError
 
 LITE = WEIGHTS["efficientnet-lite0"]
 PACS = {"experiment": "pacs-small"}  # which states neither mean nor std
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 SHORT = "model.name=timm:tf_efficientnet_lite0 model.weights=package:efficientnet-lite0"
 #: Widths of the stages, and the last of the first and of the last stage's modules.
 CUT = {
@@ -105,16 +104,6 @@ def test_levels_of_timm_are_activations_unless_another_norm_replaces_them() -> N
     assert {*(feature_levels(other.encoder) or [])} <= {*other.modules()}
 
 
-def test_freezing_stages_of_timm_freezes_their_modules() -> None:
-    model = networks.build("timm:tf_efficientnet_lite0", 5, 0)
-    freeze(model, "stages:1", "timm:tf_efficientnet_lite0")
-    assert set(model.still) == {f"encoder.body.{name}" for name in ("conv_stem", "bn1", "blocks.0")}
-    freeze(model, "stages:5", "timm:tf_efficientnet_lite0")
-    assert model.frozen == {name for name in model.state_dict() if name.startswith("encoder.")}
-    with refused(ConfigError, "stages:6", "1 to 5"):
-        freeze(model, "stages:6", "timm:tf_efficientnet_lite0")
-
-
 def test_the_networks_layers_hold_what_the_package_has(wheel: Path) -> None:
     given, model = weights.read(wheel, LITE.sha256), networks.build(LITE.network, 1000, 0)
     taken = weights.fitted(model, weights.in_order(model, given, 64, "package:x"), LITE.network, "package:x")
@@ -146,22 +135,6 @@ def test_a_run_begins_with_them_and_normalises_images_as_they_ask(wheel: Path, t
     assert resolve({"experiment": str(repeated)}) == config
 
 
-def test_stated_values_stay_and_a_mismatch_is_said(wheel: Path) -> None:
-    def normalised(experiment: str, text: str) -> tuple[Any, Any]:
-        images = resolve({"experiment": experiment, "set": text}).images
-        return images.mean, images.std
-
-    stated = f"{SHORT} images.mean=[0.4,0.5,0.6]"
-    assert normalised("pacs-small", stated) == ((0.4, 0.5, 0.6), LITE.std)
-    begun = initial_model.begin(resolve(PACS | {"set": stated}))[1]
-    (warning,) = begun.warnings
-    worded(warning, "images.mean=[0.4, 0.5, 0.6]", "images.mean=[0.5, 0.5, 0.5]", "package:efficientnet-lite0")
-    assert len(begun.messages) == 1
-    # The data set states both.
-    assert normalised("handwritten", f"{SHORT} images.std=[1,1,1]") == ((0.5, 0.5, 0.5), (1, 1, 1))
-    assert normalised("pacs-small", "model.name=timm:tf_efficientnet_lite0") == IMAGENET
-
-
 @pytest.mark.parametrize(
     ("given", "named"),
     [
@@ -191,25 +164,3 @@ def test_another_file_in_the_package_is_refused(wheel: Path, monkeypatch: pytest
     monkeypatch.setitem(WEIGHTS._ours, LITE.name, replace(LITE, sha256="1" * 64))  # type: ignore[arg-type]
     with refused(ConfigError, "579344248a93", "111111111111"):
         resolve({"set": SHORT})
-
-
-def test_the_command_lists_what_is_here(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    from fedshift.run.catalog.completion import values
-    from fedshift.run.catalog.networks import pretrained
-
-    assert "package:efficientnet-lite0" in values("model.weights")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    lines = pretrained().splitlines()
-    assert all(word in lines[1] for word in ("package:efficientnet-lite0", "18.8 MB", LITE.network))
-    assert lines[-1].strip() == "none"
-    for name in (
-        "hub/models--timm--resnet18.a1_in1k/snapshots/1/model.safetensors",
-        "checkpoints/resnet18-f37072fd.pth",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).touch()
-    found = [line.strip() for line in pretrained().splitlines()[-2:]]
-    assert found == ["model.name=torchvision:resnet18", "model.name=timm:resnet18.a1_in1k"]

@@ -38,17 +38,6 @@ def test_noise_has_the_variance_of_its_kind(kind: terms.Noise, variance: float) 
     assert float(noise.var()) == pytest.approx(variance, rel=0.02)
 
 
-@pytest.mark.parametrize("kind", ["logistic_pair", "gumbel_pair"])
-def test_noise_depends_on_its_generator_alone(kind: terms.Noise) -> None:
-    like = torch.zeros(2, 3, 4, 4, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
-    torch.manual_seed(0)
-    state = torch.random.get_rng_state()
-    first, second, other = (terms.pair_noise(like, kind, rng(seed)) for seed in (5, 5, 6))
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert torch.equal(first, second) and not torch.equal(first, other) and not first.requires_grad
-    assert (first.dtype, first.shape, first.stride()) == (torch.float32, like.shape, like.stride())
-
-
 # --- y^ --------------------------------------------------------------------------------------------
 
 

@@ -138,16 +138,6 @@ def test_test_feature_chooses_the_last_map_at_test_only(place: int, feature: str
 # --- noise -----------------------------------------------------------------------------------------
 
 
-def test_noise_of_training_comes_from_the_rounds_generator_alone() -> None:
-    model, x, state, outcomes = enlarged(wrapped()).train(), images(), torch.random.get_rng_state(), []
-    for seed in (1, 1, 2):
-        model.start_round(rng(seed))
-        outcomes.append(torch.stack([model(x)[1] for _ in range(2)]))
-    assert torch.equal(torch.random.get_rng_state(), state)
-    first, again, other = outcomes
-    assert torch.equal(first, again) and not torch.equal(*first) and not torch.equal(first[0], other[0])
-
-
 def test_mask_at_test_has_no_noise_unless_asked_for() -> None:
     x, model, noisy = images(), enlarged(wrapped()).eval(), enlarged(wrapped(eval_noise=True)).eval()
     with torch.no_grad():
@@ -160,19 +150,6 @@ def test_mask_at_test_has_no_noise_unless_asked_for() -> None:
 
 
 # --- what a pass leaves ----------------------------------------------------------------------------
-
-
-def test_first_training_pass_counts() -> None:
-    model, given, p = enlarged(wrapped()).train(), batch(), modules()
-    model(given.x)
-    alone = p.terms(model, given)
-    model.eval()(drawn(0, 3, 3, 32, 32))
-    with torch.no_grad():
-        model.train()(drawn(0, 9, 3, 32, 32))
-    model.start_round(rng(1))
-    model(given.x)
-    model(drawn(8, 4, 3, 32, 32))  # another view, say
-    torch.testing.assert_close(p.terms(model, given), alone, rtol=0, atol=0)
 
 
 def test_host_that_made_no_pass_is_an_error() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
-from support import SEED, C, D, N, barred_images, batch, begun, drawn, fit, image_set, labels, new_client, shared
+from support import SEED, C, D, N, batch, begun, drawn, fit, image_set, labels, new_client, shared
 from torch import Tensor, nn
 
 from fedshift_app.config.sections import PrivacyConfig
@@ -252,19 +252,6 @@ def test_a_method_that_does_not_declare_prototypes_gets_none() -> None:
 
 
 # --- does it learn? --------------------------------------------------------------------------------
-
-
-def test_training_learns_with_a_moderate_epsilon() -> None:
-    torch.manual_seed(0)
-    network = SplitModel(nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 16), nn.ReLU()), 16, C)
-    client = private_client(
-        network=network, train_set=barred_images(300), images=ImageConfig(), target_epsilon=3.0, epochs=8,
-        batch_size=50, lr=0.2,
-    )  # fmt: skip
-    fit(client)
-    assert 2.9 < client.trained_by.epsilon(client, 1) <= 3
-    correct, _ = client.score(barred_images(150, seed=1))
-    assert correct > 0.7 * 150  # of three classes
 
 
 # --- does it protect? ------------------------------------------------------------------------------

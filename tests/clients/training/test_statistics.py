@@ -1,18 +1,13 @@
 """BatchNorm's statistics: taken of images, those of a batch, put in place and taken out again."""
 
 import contextlib
-from dataclasses import replace
 
 import numpy as np
 import torch
-from refusals import refused
 from support import Float, as64, drawn, fedavg, image_set
 from torch import Tensor, nn
 
-from fedshift_clients.models.networks import SplitModel, with_group_norm
 from fedshift_clients.training import statistics
-from fedshift_core.errors import ConfigError
-from fedshift_datasets.base import ImageSet
 
 
 def network(seed: int = 0) -> nn.Sequential:
@@ -82,33 +77,3 @@ def test_a_node_takes_them_of_a_sample_that_stays_the_same() -> None:
     again, _ = client.take_statistics(15)
     assert torch.equal(some["encoder.1"].sums, again["encoder.1"].sums)
     assert not torch.allclose(some["encoder.1"].sums / 15, whole["encoder.1"].sums / 20)
-
-
-def test_images_that_come_class_by_class_are_mixed() -> None:
-    """Else batches of one class hide from deeper layers what tells classes apart; here dark images from bright ones."""
-    x = np.random.default_rng(0).integers(0, 40, (56, 32, 32, 3), dtype=np.uint8)
-    x += np.repeat(np.arange(8, dtype=np.uint8) * 30, 7)[:, None, None, None]
-    sorted_by_class = ImageSet(x, np.repeat(np.arange(8) % 4, 7))
-    client = fedavg(model="cnn_bn", train_set=sorted_by_class)  # batches of 7
-    deeper = list(statistics.layers(client.model))[1]
-
-    def variance(moments: dict[str, statistics.Moments]) -> Tensor:
-        return statistics.of_moments(moments, 56)[f"{deeper}.running_var"]
-
-    one_batch = [torch.cat([x.clone() for x, _ in client.plain_batches(sorted_by_class)])]
-    in_order = (x for x, _ in client.plain_batches(sorted_by_class))
-    whole, misled = (variance(statistics.take(client.model, client.forward, given)) for given in (one_batch, in_order))
-    taken = variance(client.take_statistics(1000)[0])
-    client.setup = replace(client.setup, bn_order="listed")
-    assert torch.equal(variance(client.take_statistics(1000)[0]), misled)
-    assert float((misled / whole - 1).abs().mean()) > 3 * float((taken / whole - 1).abs().mean())
-
-
-def test_group_norm_takes_the_place_of_every_batchnorm() -> None:
-    encoder = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm2d(4)), nn.Flatten())
-    modules = list(with_group_norm(SplitModel(encoder, 4, 2), 2).modules())
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in modules)
-    groups = [(m.num_groups, m.num_channels, m.eps) for m in modules if isinstance(m, nn.GroupNorm)]
-    assert groups == [(2, 4, 1e-5)] * 2
-    with refused(ConfigError, "model.groups=3", 4):
-        with_group_norm(nn.Sequential(nn.BatchNorm2d(4)), 3)

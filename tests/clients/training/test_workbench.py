@@ -92,16 +92,6 @@ def test_images_that_do_not_fit_stay_and_older_ones_make_room(monkeypatch: pytes
     assert [part.device for part in held.get(images_of(7))] == [CPU, META]
 
 
-def test_images_on_a_device_go_with_the_arrays_that_they_are_copies_of() -> None:
-    held, whole = DeviceImages(META), images_of(0)
-    part = ImageSet(whole.x[:10], whole.y[:10])
-    kept = held.get(part)[0]
-    for _ in range(5):
-        held.get(whole.select(np.arange(7)))  # as a node selects its images, for each message
-        held.get(ImageSet(whole.x, np.zeros(len(whole), np.int64)))  # as an adaptation hides labels
-    assert len(held._held) <= 3 and held.get(part)[0] is kept
-
-
 # --- small things ----------------------------------------------------------------------------------
 
 

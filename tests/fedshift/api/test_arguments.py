@@ -11,7 +11,6 @@ from refusals import refused
 from support import InlineRun
 
 import fedshift as fs
-from fedshift.run import arguments
 
 Anything: Any = fs
 SHORT = "train.epochs=1 allocation.share=0.06"
@@ -56,22 +55,6 @@ def test_a_batch_is_a_whole_number_as_the_commands(batch: object) -> None:
         Anything.predict("saved", "images", batch=batch)
 
 
-def test_a_table_refuses_what_its_command_refuses(finished_run: InlineRun) -> None:
-    table: Any = fs.compare(fs.load(finished_run(rounds=2, set=SHORT).folder))
-    for form in (table.text, table.markdown, table.to_latex):
-        for decimals in (-1, 7, 1.5, "2"):
-            with refused(fs.ConfigError, "decimals", repr(decimals)):
-                form(decimals=decimals)
-    writing = [(write, None, "None") for write in (table.to_csv, table.to_html, table.to_board)]
-    for call, given, key in (*writing, (table.with_columns, "scan", "columns"), (table.to_latex, [], "--columns")):
-        with refused(fs.ConfigError, key):
-            call(given)
-    with refused(fs.ConfigError, "width"):
-        table.text(width=0)
-    assert table.to_csv("table.csv") == Path.cwd() / "table.csv"
-    assert repr(table) == table.text(), "what an interactive session shows"
-
-
 def test_a_model_refuses_what_it_has_no_scores_of(finished_run: InlineRun) -> None:
     model: Any = fs.load(finished_run(rounds=2, set=SHORT).folder).model()
     for function, shape in ((model, (3, 32, 32)), (model.scores, (1, 3, 64, 64))):
@@ -93,8 +76,3 @@ def test_an_image_opened_by_pillow_is_turned_as_its_file_is(exif: str, finished_
     with Image.open(tmp_path / "turned.png") as opened:
         assert torch.equal(model.preprocess(opened), model.preprocess(tmp_path / "turned.png"))
     assert torch.equal(model.preprocess(pixels), model.preprocess(tmp_path / "turned.png")) == (exif == "ignore")
-
-
-def test_numbers_of_numpy_are_whole_numbers() -> None:
-    assert arguments.whole("k", np.int64(3), 1, 5) == 3
-    assert arguments.names("k", (name for name in "ab")) == ("a", "b")

@@ -1,7 +1,5 @@
 """Methods of a notebook or a script run here, in worker processes and in Flower's simulation, with the same bits."""
 
-import json
-import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,8 @@ from support import ran, refusal_of
 from torch import Tensor
 
 import fedshift as fs
-from fedshift.api import registering
 from fedshift_app.config import plugins
-from fedshift_core import carried, extensions
+from fedshift_core import extensions
 
 FEW: Any = {"rounds": 2, "nodes": 4, "train": {"epochs": 1}, "allocation": {"share": 0.06}, "progress": False}
 FEW["engine"] = "inline"
@@ -158,29 +155,3 @@ def test_what_no_process_can_have_is_refused_with_a_way_out() -> None:
 
     with pytest.raises(fs.ConfigError, match=r"'locked' .*Python file"):
         fs.register("locked", client=Locked)
-
-
-WEIGHT = 0.0
-
-
-class Weighed(Longer):
-    def loss(self, batch: fs.Batch) -> dict[str, Tensor]:
-        features, logits = self.forward(batch.x)
-        return {"ce": fs.losses.cross_entropy(logits, batch.y), "length": WEIGHT * features.square().mean()}
-
-
-def test_a_global_number_is_carried_as_it_is_when_a_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    registered(Weighed, "weighed")
-    words = ["handwritten", "method=weighed"]
-    first = registering.with_files(words)
-    assert registering.with_files(words) == first
-    made = run("first", "weighed", rounds=1)
-    monkeypatch.setitem(globals(), "WEIGHT", 5.0)
-    (file,) = json.loads(registering.with_files(words)[-1].partition("plugins=")[2].strip("'"))
-    assert registering.with_files(words) != first
-    content = Path(file).read_bytes()
-    assert struct.pack(">d", 5.0) in content and carried.digest(content) == Path(file).parent.name
-    text = refusal_of(fs.ConfigError, fs.run, resume=made.folder, rounds=2, engine="inline", progress=False)
-    assert text.startswith("resume: 'weighed' refers to other values in this process than when the run began")
-    monkeypatch.setitem(globals(), "WEIGHT", 0.0)
-    assert registering.with_files(words) == first

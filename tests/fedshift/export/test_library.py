@@ -55,19 +55,6 @@ def test_the_two_lines_open_what_a_run_has_trained(
         library.save(Wanted(run.folder, "safetensors"), "torchvision")
 
 
-def test_timm_too_and_a_network_with_arguments_of_its_own_says_them() -> None:
-    timm = pytest.importorskip("timm", reason="timm is not installed")
-    config = configured("model.name=timm:mobilenetv3_small_050")
-    exported = library.export(config, arrays_of(config), "timm")
-    assert exported.make == 'model = timm.create_model("mobilenetv3_small_050", num_classes=10)'
-    made = timm.create_model("mobilenetv3_small_050", num_classes=10)
-    made.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in exported.arrays.items()}, strict=True)
-    config = configured("model.name=torchvision:googlenet")
-    more = "aux_logits=False, init_weights=False, transform_input=True"
-    make = library.export(config, arrays_of(config), "torchvision").make
-    assert make.endswith(f'get_model("googlenet", num_classes=10, {more})')
-
-
 @pytest.mark.parametrize(
     ("given", "method", "to", "named"),
     [

@@ -88,14 +88,6 @@ def test_personal_parts_are_put_on(kept: Kept) -> None:
     opening.program_of(*saved.read(folder))
 
 
-def test_of_the_rounds_that_the_weights_have_seen(kept: Kept) -> None:
-    """The run went on to round 4, was resumed after round 2, and these are the weights after the new round 3."""
-    for server_round, resumes, seed in ((2, (), 2), (3, (), 3), (3, (2,), 4), (4, (2,), 5)):
-        kept.remember(seed, server_round, resumes=resumes)
-    saved_ = load_file(on_node.save(kept.model(resumed_after=(2,)), "safetensors")[0] / "model.safetensors")
-    assert all(np.array_equal(saved_[name], array) for name, array in kept.parts(4).items())
-
-
 def test_a_node_with_a_network_of_its_own(tmp_path: Path) -> None:
     config = resolve({"method": "local", "set": 'model.name=cnn2 model.per_node=["cnn2","cnn3"]'})
     model = shared_model(config, {}, tmp_path / "shared")

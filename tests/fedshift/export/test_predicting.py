@@ -18,7 +18,7 @@ from fedshift.export import images, opening, predicting, saved, saving, scorer
 from fedshift.export.predicting import Metrics, Predicted
 from fedshift.export.saved import Origin
 from fedshift_app.config.resolving import resolve
-from fedshift_clients.adapt import eata, t3a, tent
+from fedshift_clients.adapt import eata, t3a
 from fedshift_clients.adapt.params import EATAParams
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.seeding import generator
@@ -188,21 +188,6 @@ def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp
         adapted = eata.EATA(built.model, built, EATAParams(batch_size=5), mixed)
         assert predictions.probabilities == by_batch(adapted, (x[:5], x[5:]))
         assert ("no Fisher values" in predictions.notes[0]) == (not clean)
-
-
-def test_an_adaptation_takes_images_in_a_mixed_order(model: Path, pictures: Path, tmp_path: Path) -> None:
-    """The folder goes class by class; each image keeps its own prediction, one that cannot be read has none."""
-    (broken := tmp_path / "broken.png").write_bytes(b"no image")
-    given = [pictures, broken, pictures / "0" / "0.png"]  # one of them twice
-    predictions, again = (predicting.predict(model, given, batch=5, adapt="tent") for _ in range(2))
-    taken, _ = images.find(given, predictions.model.classes)
-    whole = [place for place in range(13) if taken[place].path != broken]
-    order = [whole.index(place) for place in generator(0, "predict-order").permutation(13) if place in whole]
-    x, built = pixels_of(predictions)[order], opening.scorer_of(*saved.read(model))
-    assert [p.path for p in predictions.pictures] == [taken[place].path for place in whole] and order != sorted(order)
-    adapted = tent.Tent(built.model, built)
-    assert predictions.probabilities[order] == by_batch(adapted, (x[:5], x[5:10], x[10:]))
-    assert len(predictions.broken) == 1 and np.array_equal(again.probabilities, predictions.probabilities)
 
 
 def test_scores_that_are_none(model: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

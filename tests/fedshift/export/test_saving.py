@@ -95,27 +95,6 @@ def test_a_global_model_scores_what_the_run_says(fedavg: Run, save: Any) -> None
     assert digest(load_file(folder / "model.safetensors")) == digest(load_file(fedavg.folder / WEIGHTS))
 
 
-def test_statistics_that_were_taken_anew_are_saved_with_their_figures(shared_run: InlineRun, save: Any) -> None:
-    run = shared_run(rounds=1, set=f'{QUICK} evaluate.bn=["averaged","retaken"] model.bn_keep=retaken')
-    folder, result = save(run)
-    retaken = run.rounds[0]["others"]["bn=retaken"]
-    assert {d: site.accuracy for d, site in result.measured.sites.items()} == retaken != run.results["final"]
-    assert {domain: correct(folder, domain) for domain in retaken} == pytest.approx(retaken)
-
-
-def test_the_best_round_by_validation_is_saved_where_a_run_keeps_it(finished_run: InlineRun, save: Any) -> None:
-    given = f"{QUICK} keep=best-validation allocation.validation_fraction=0.2 train.lr=0.3"
-    run = finished_run(rounds=4, set=given)
-    chosen = run.results["chosen_round"]
-    folder, result = save(run)
-    assert result.origin.server_round == chosen["round"] < 4
-    assert {domain: correct(folder, domain) for domain in chosen["domains"]} == pytest.approx(chosen["domains"])
-    (run.folder / "checkpoint" / f"weights-{chosen['round']:05d}.safetensors").unlink()
-    shutil.rmtree(folder)
-    with pytest.raises(ConfigError, match=f"(?s)round {chosen['round']}.*--round N"):
-        save(run)
-
-
 @pytest.mark.parametrize("form", [form for form in get_args(Form) if form != "safetensors"])
 def test_a_program_gives_what_the_network_gives(form: Form, fedproto: Run, save: Any, tmp_path: Path) -> None:
     """BatchNorm, and distances of prototypes, which ONNX has not of itself."""
@@ -169,13 +148,6 @@ def bare(method: str, given: str = "") -> tuple[RunConfig, Any, set[str]]:
     return config, client, {*scorer.needs(client).weights}
 
 
-def test_what_only_training_needs_is_left_out() -> None:
-    assert {name.split(".")[0] for name in bare("fedcode")[2]} == {"encoder", "classifier"}  # no encoder of style
-    names = {name.rpartition(".")[0] for name in bare("fedseproto")[2] if not name.startswith("encoder")}
-    assert names == {"semantic.mean", "classifier"}
-    assert "classifier.projection.0.weight" in bare("moon", "method.projection=mlp")[2]
-
-
 @pytest.mark.parametrize(
     ("method", "given"),
     [
@@ -213,17 +185,6 @@ def test_a_network_that_adapts_itself_is_reported() -> None:
     assert "method fedicon" in saving._before_a_score(config, True)
 
 
-def test_before_adaptation_has_the_figures_of_before(shared_run: InlineRun, save: Any) -> None:
-    run = shared_run(method="fedavg-ft", rounds=1, set=QUICK)
-    with refused(ConfigError, "adapt.name=finetune"):
-        save(run)
-    folder, result = save(run, before=True)
-    before = run.rounds[0]["others"]["before-fine-tuning"]
-    assert {d: site.accuracy for d, site in result.measured.sites.items()} == before != run.results["final"]
-    assert correct(folder, "scan") == pytest.approx(before["scan"])
-    assert "Before a score the run adapts a model" in (folder / "README.md").read_text()
-
-
 # --- the card and model.json -------------------------------------------------------------------------------
 
 
@@ -243,14 +204,6 @@ def test_the_card(fedavg: Run, save: Any) -> None:
     evil = result.model_copy(update={"classes": ("a|b", "<script>", "\n---\n")})  # names cannot break it
     _, front, text = card.card(evil).split("---\n", 2)
     assert yaml.safe_load(front) and "a\\|b" in text and "<script>" not in text and "\n---\n" not in text
-
-
-def test_the_card_says_all_that_happens_to_an_image(fedavg: Run, save: Any) -> None:
-    result = save(fedavg)[1]
-    changes = {"resize": "pad", "window": (-160.0, 240.0), "exif": "apply", "mean": (0.1, 0.2, 0.3)}
-    text = card.card(result.model_copy(update=changes))
-    assert all(said in text for said in ("black", "-160 ", " 240 ", "is applied", "[0.1, 0.2, 0.3]", "32 x 32 pixels"))
-    assert not any(said in card.card(result) for said in ("black", "-160 ", "is applied"))
 
 
 # --- what is refused ---------------------------------------------------------------------------------------

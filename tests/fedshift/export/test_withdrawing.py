@@ -89,16 +89,6 @@ def test_a_node_withdraws_and_nothing_of_it_is_left(run_inline: InlineRun, fedsh
     assert kept(before, "state")["nodes"].tolist() == [2, 3]
 
 
-def test_a_ridge_that_the_site_has_chosen_is_stated_anew(run_inline: InlineRun) -> None:
-    validated = f"{FEW} allocation.validation_fraction=0.3"
-    run = run_inline(nodes=4, rounds=2, method="fed3r", set=f"{validated} method.ridge=validation")
-    stated = run_inline(nodes=4, rounds=1, method="fed3r", set=f"{validated} method.ridge=0.1", grid=without(3))
-    with refused(ConfigError, "method.ridge=validation", "method.ridge=NUMBER"):
-        withdrawing.run(str(run.folder), ["node=3"], dry=False)
-    withdrawing.run(str(run.folder), ["node=3", "method.ridge=1e-1"], dry=False)
-    same(run.folder, stated.folder)
-
-
 def test_what_cannot_withdraw_is_refused_and_nothing_changes(run_inline: InlineRun, tmp_path: Path) -> None:
     run = run_inline(nodes=4, rounds=1, method="fed3r", set=FEW)
     trained = run_inline(nodes=4, rounds=1, method="fedavg", set=FEW)

@@ -68,13 +68,6 @@ def test_a_signature_is_a_command() -> None:
     assert ended("draw").exit_code == 2 and ended("other").exit_code == 0
 
 
-def test_a_docstring_is_its_help() -> None:
-    shown = ended("draw", "--help").output
-    for text in ("NAME ...", "Any number.", "Held-out rows alone.", "--output", "FILE", "fedshift draw a -o b.png"):
-        assert text in shown
-    assert "Args" not in shown and "more" not in shown
-
-
 def test_what_does_not_go_together_is_refused() -> None:
     assert str(ended("draw", "a", "--json", "--unseen").exception) == (
         "--json and --unseen: it has none; give one of the two"

@@ -76,14 +76,6 @@ def test_a_log_that_was_changed_is_an_error_of_one_line_each(node: Path) -> None
         assert "line 4 says that it is line 5" in result.stderr and "found are 6" in result.stderr
 
 
-def test_many_problems_are_counted(node: Path) -> None:
-    for _ in range(20):
-        write(node, RUNS[1], 1)
-    (node / LOG_FILE).write_bytes(b"no json\n" * 48)
-    errors = call("log").stderr.splitlines()
-    assert len(errors) == 21 and errors[-1] == "error: 29 more"
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [

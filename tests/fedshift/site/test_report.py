@@ -20,15 +20,12 @@ from fedshift.export import predicting, saving
 from fedshift.run.launch import runner
 from fedshift.site import nodes, statistics
 from fedshift.site.deploy import exporting
-from fedshift.site.page import Scored
-from fedshift.site.statistics import Images
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import received_model
 from fedshift_core.env import KEEP_MODEL
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.records import encode
 from fedshift_datasets import catalog
-from fedshift_datasets.base import ImageSet
 
 
 def call(*words: object) -> Result:
@@ -190,16 +187,3 @@ def test_bad_input_is_named(run_of_sites: tuple[Path, Path], state: Path, tmp_pa
 )
 def test_total_variation_distance(counts: Any, others: Any, distance: float | None) -> None:
     assert statistics.total_variation(counts, others) == statistics.total_variation(others, counts) == distance
-
-
-def test_channels_are_measured_over_all_pixels() -> None:
-    x = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 3), dtype=np.uint8)
-    images = Images.of(ImageSet(x, np.arange(10) % 2), 3)
-    assert images.counts == [5, 5, 0] and len({*images.marks}) == 10
-    np.testing.assert_allclose([images.mean, images.std], [f(x / 255, axis=(0, 1, 2)) for f in (np.mean, np.std)])
-
-
-def test_mistakes_with_a_probability_of_zero_come_first() -> None:
-    p = np.array([[0.9, 0.1], [1.0, 0.0], [0.2, 0.8], [0.6, 0.4]])
-    scored = Scored(ImageSet(np.zeros((4, 2, 2, 3), np.uint8), np.array([1, 1, 1, 1])), p)
-    assert (scored.mistakes(), scored.confusion()) == ([1, 0, 3], [[0, 0], [3, 1]])

@@ -90,19 +90,6 @@ def test_a_node_that_is_off_is_not_started_again_until_its_owner_says_so(monkeyp
     assert len(given) == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "config"),
-    [
-        (["--insecure", "--node-config=domain='a b' threads=2"], {"domain": "a b", "threads": 2}),
-        (["--node-conf", "partition-id=1"], {"partition-id": 1}),
-        (["--insecure"], {}),
-        (["--node-config", 'domain="open'], {}),  # Flower refuses it itself
-    ],
-)
-def test_the_node_is_known_from_its_options(options: Any, config: Any) -> None:
-    assert supernode.node_config(options) == config
-
-
 def images(folder: Path, domain: str) -> None:
     """Write a node's own images, and let them be decoded into the cache."""
     config = resolve({"dataset": "handwritten", "set": "dataset.domains=[scan,sketch]"})

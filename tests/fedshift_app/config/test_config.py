@@ -3,7 +3,6 @@
 import copy
 import functools
 import json
-import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -105,17 +104,6 @@ def test_a_method_file_holds_only_parameters_of_its_method_and_repeats_no_defaul
         assert not [key for key, value in content.items() if fields[key].default == value], method.name
 
 
-def test_titles_state_the_shares_of_their_nodes() -> None:
-    stated = {}
-    for name in names("experiments"):
-        content = read_yaml(CONF / "experiments" / f"{name}.yaml")
-        if match := re.search(r"(\d+)-(\d+) % of a domain each", content["title"]):
-            shares = content["allocation"]["share"].values()
-            stated[name] = (match.groups(), (f"{100 * min(shares):.0f}", f"{100 * max(shares):.0f}"))
-    assert "digits-small-shift" in stated
-    assert {name for name, (title, shares) in stated.items() if title != shares} == set()
-
-
 # --- defaults and layers ----------------------------------------------------------------------------------
 
 
@@ -169,14 +157,6 @@ def test_an_experiment_may_set_anything_for_one_method(tmp_path: Path) -> None:
     assert plain == resolve({"experiment": written(tmp_path, images={"flip": False})})
 
 
-def test_model_per_node_has_two_spellings(tmp_path: Path) -> None:
-    path = written(tmp_path, **{"model-per-node": ["cnn3", "cnn2"]}, model={"name": "cnn3"})
-    assert resolve({"experiment": path, "method": "fedseproto"}).model.per_node == ("cnn3", "cnn2")
-    for key in ("model-per-node", "model.per_node"):
-        text = f"model.name=cnn3 '{key}=[cnn2,cnn3]'"
-        assert config_of(f"method=fedseproto {text}").model.per_node == ("cnn2", "cnn3")
-
-
 @pytest.mark.parametrize("flat", [{"dataset": "digits"}, {"set": "dataset.name=digits"}])
 def test_another_data_set_brings_its_own_defaults_in_place_of_those_of_the_other(
     flat: dict[str, Any], tmp_path: Path
@@ -202,13 +182,6 @@ def test_relative_paths_mean_the_folder_where_the_command_was_given(
     assert config_of("mine.yaml") == resolve({"experiment": path})
     monkeypatch.chdir(there)
     assert resolve(flat).dataset.data_dir == str((here / "images").resolve())
-
-
-@pytest.mark.parametrize(("typed", "on"), [([], True), (["profile=false"], False), (["profile=true"], True)])
-def test_profile_can_be_switched_off(typed: list[str], on: bool, tmp_path: Path) -> None:
-    flat, _ = parse_arguments([written(tmp_path, profile=True), *typed])
-    assert resolve(flat).profile is on
-    assert resolve({"experiment": written(tmp_path, profile=True), "profile": False}).profile  # Flower's own default
 
 
 # --- dotted overrides -------------------------------------------------------------------------------------
@@ -260,12 +233,6 @@ def test_the_config_of_a_run_folder_repeats_the_run(typed: str, tmp_path: Path) 
     folder = RunFolder(tmp_path, config, engine="inline", personal=False)
     again = resolve({"experiment": str(folder.path / CONFIG_FILE)})
     assert again == config and again.model_dump_json() == config.model_dump_json()
-
-
-def test_the_config_of_a_run_folder_takes_overrides(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, config_of("method=i2pfl method.tau=0.5"), engine="inline", personal=False)
-    config = config_of("method=i2pfl rounds=3 method.alpha=0.1", experiment=str(folder.path / CONFIG_FILE))
-    assert (config.rounds, config.method["alpha"], config.method["tau"]) == (3, 0.1, 0.5)
 
 
 POSITIVE, SHARE = st.floats(0, exclude_min=True, allow_infinity=False), st.floats(0, 1, exclude_min=True)

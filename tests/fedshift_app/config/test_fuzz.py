@@ -4,7 +4,6 @@ import copy
 import functools
 import io
 import random
-import shlex
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -326,22 +325,6 @@ def test_a_grid_has_an_end() -> None:
 def test_a_demo_refuses_what_it_cannot_hold_to(argument: str) -> None:
     with refused(ConfigError, argument.partition("=")[0], "deploy-demo"):
         deploy_demo.read([argument])
-
-
-def test_a_demo_holds_to_what_it_takes() -> None:
-    def planned(typed: str) -> tuple[Any, ...]:
-        config, number, flat = deploy_demo.planned(deploy_demo.read(shlex.split(typed)))
-        submitted = resolving.resolve(flat)
-        assert (submitted.rounds, submitted.seed) == (config.rounds, config.seed)
-        return config.experiment, config.method["name"], config.rounds, number, submitted.federation.min_nodes
-
-    assert planned("") == ("handwritten", "fedavg", 4, 4, 4)
-    typed = "rounds=7 method=fedprox seed=3 federation.min_nodes=2 dataset.domains=[scan,street,sketch]"
-    assert planned(typed) == ("handwritten", "fedprox", 7, 3, 2)
-    for experiment in ("digits-small-cnn", "experiment=digits-small-cnn"):  # its rounds, and its six nodes
-        assert planned(f"{experiment} data-dir=/images") == ("digits-small-cnn", "fedavg", 40, 6, 6)
-    with refused(ConfigError, 16, 17):
-        planned("'allocation.counts={random: 17}'")
 
 
 @pytest.mark.parametrize(

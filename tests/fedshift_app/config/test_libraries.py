@@ -23,13 +23,6 @@ def test_it_is_that_of_the_command_or_of_its_experiment(flat: dict[str, str], fo
     assert resolving.libraries(flat) == found
 
 
-@pytest.mark.parametrize("content", ["resolved: {model: {name: 'timm:resnet18'}}", "model: {name: 'timm:resnet18'}"])
-def test_a_run_that_goes_on_has_its_own(content: str, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(content)
-    assert resolving.libraries({"resume": str(tmp_path)}) == ("timm",)
-    assert resolving.libraries({"experiment": str(tmp_path / "config.yaml")}) == ("timm",)
-
-
 def test_what_cannot_be_read_is_refused_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("model: [")
     assert resolving.libraries({"resume": str(tmp_path)}) == ()

@@ -9,8 +9,7 @@ from refusals import refused
 from words import config as config_of
 
 from fedshift.lab.grid.costs.command import as_sweep
-from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.resolving import resolve, resolve_dataset
+from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 
@@ -53,14 +52,6 @@ def test_names_that_are_stated_need_no_data_dir(hospital: str, data: Path) -> No
     assert swapped.dataset.classes == ("malignant", "benign")
     one = config_of(f"dataset.data_dir={data} dataset.domains=[Bonn]", experiment=hospital)
     assert (one.dataset.domains, one.dataset.classes) == (("Bonn",), ("benign", "malignant"))
-
-
-def test_the_plain_data_set_lies_over_any_experiment(data: Path) -> None:
-    config = config_of(f"dataset=folders dataset.data_dir={data} dataset.size=32")
-    assert (config.dataset.name, config.dataset.of, config.dataset.domains) == ("folders", "", ("Aachen", "Bonn"))
-    typed = f"handwritten dataset=folders data-dir={data} dataset.size=32 allocation.validation_fraction=0"
-    assert resolve(parse_arguments(typed.split())[0]).allocation.validation_fraction == 0
-    assert resolve_dataset("folders", str(data), []).classes == ("benign", "malignant")
 
 
 #: Keys over the hospital's, each with parts of the message.
@@ -113,16 +104,6 @@ def test_a_folder_in_place_of_an_experiment_or_a_data_set_is_answered_with_what_
         resolve({"experiment": "mine.yaml"})
     with refused(FedShiftError, remedies["shapes"]):
         as_sweep(["shapes"])
-
-
-def test_a_name_of_ones_own_is_not_that_of_a_data_set(tmp_path: Path, hospital: str) -> None:
-    path = tmp_path / "pacs.yaml"
-    path.write_text(Path(hospital).read_text().replace("hospital", "pacs"))
-    with refused(ConfigError, "dataset.of", "pacs"):
-        resolve({"experiment": str(path), "set": STATED})
-    path.write_text(Path(hospital).read_text().replace(", of: folders", ""))
-    with refused(ConfigError, "{name: 'hospital', of: folders}"):
-        resolve({"experiment": str(path)})
 
 
 def test_a_server_cannot_make_a_node_read_another_file(hospital: str) -> None:

@@ -101,32 +101,3 @@ def test_the_section_modules_takes_a_list(given: str) -> None:
     (entry,) = config_of(f"method=fedprox modules{given}").modules
     assert entry["name"] == "f2dc" and (entry["tau"] == 0.5 or "tau" not in given)
     assert not config_of("method=fedprox modules=[]").modules and not config_of("modules.name=none").modules
-
-
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "adapt.lr=0.1 adapt.name=tent model.name=cnn_bn",
-        "modules.f2dc.tau=0.5 modules=[f2dc]",
-        "modules.f2dc.tau=0.5 modules.name=f2dc",
-        "allocation.share.scan=0.5 allocation.share='{scan: 0.1, street: 0.1, sketch: 0.1, texture: 0.1}'",
-    ],
-)
-def test_a_name_or_section_keeps_its_keys_in_whatever_order_they_are_typed(typed: str) -> None:
-    key, _, name = typed.partition(" ")
-    assert config_of(typed) == config_of(f"{name} {key}") != config_of(name)
-
-
-@pytest.mark.parametrize(
-    ("requested", "shown", "left_out"),
-    [
-        ("", "{method.tta: true, method.tta_lr: 0.001}", "adapt.name adapt.lr"),
-        ("method.tta=false", "{method.tta: false}", "adapt.name"),
-        ("adapt.name=tent adapt.lr=0.01", "{adapt.name: tent, adapt.lr: 0.01}", "method.tta method.tta_lr"),
-        ("method.name=tent", "{adapt.name: none}", ""),  # without a switch
-    ],
-)
-def test_another_adaptation_over_fedicon_is_not_shown_as_its_own(requested: str, shown: str, left_out: str) -> None:
-    settings = asked(f"method=fedicon model.name=cnn_bn {requested}")
-    assert yaml.safe_load(shown).items() <= settings.items()
-    assert not {*left_out.split()} & {*settings}

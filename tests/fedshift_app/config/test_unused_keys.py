@@ -10,13 +10,11 @@ from refusals import refused
 from words import config as config_of
 
 from fedshift.lab.grid.sweep import grid
-from fedshift.lab.grid.tune import requested as tune_requested
 from fedshift_app.config import options_of_a_kind, recipes, registry
-from fedshift_app.config.files import CONF
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
-from fedshift_core.yaml_files import as_yaml, parse, read_yaml
+from fedshift_core.yaml_files import as_yaml
 
 NETWORK = "model.name=cnn_bn"  # which has what every recipe needs
 
@@ -54,32 +52,6 @@ def accepts(section: type[BaseModel], key: str, value: str | bool) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "aggregation.robust name: trimmed_mean, trim: 0.3",
-        "server.optimizer name: fedavgm, lr: 0.5",
-        "train.schedule name: cosine, schedule_end: 0.2",
-        "federation.secure_sums name: true, secure_sums_nodes: 4",
-    ],
-)
-def test_options_of_a_kind_have_three_spellings(typed: str, tmp_path: Path) -> None:
-    """Flat, nested in a file, and nested on the command line: one configuration."""
-    key, _, options = typed.partition(" ")
-    section, kind = key.split(".")
-    name, option = (word.replace(": ", "=") for word in options.split(", "))
-    expected = config_of(f"{key}={name.removeprefix('name=')} {section}.{option}")
-    for words in (f"'{key}={{{options}}}'", f"{key}.{name} {key}.{option}", f"{key}.{option} {key}.{name}"):
-        assert config_of(words) == expected
-    content = read_yaml(CONF / "experiments" / "handwritten.yaml")
-    content[section] = content.get(section, {}) | {kind: parse(f"{{{options}}}")}
-    file = tmp_path / "handwritten.yaml"
-    file.write_text(as_yaml(content))
-    assert resolve({"experiment": str(file)}) == expected
-    usual = str(getattr(getattr(resolve({}), section), kind)).lower()
-    assert config_of(f"{key}={usual}", experiment=str(file)) == resolve({})
-
-
 def test_a_run_of_an_earlier_version_is_repeated_as_it_was(tmp_path: Path) -> None:
     sections = resolve({}).model_dump(mode="json")
     sections["privacy"]["epsilon"], sections["model"]["bn"] = 8.0, "local"
@@ -107,17 +79,3 @@ def test_a_sweep_in_which_no_run_needs_the_key_is_refused() -> None:
         points("method=fedavg,fedprox", "shift.severity=1,3")
     with refused(ConfigError, "fedavg privacy.name=none", "privacy.epsilon=4"):
         points("privacy.name=none,local-dp", "set=privacy.epsilon=4")
-
-
-def test_a_search_leaves_it_out_likewise() -> None:
-    def read(*arguments: str) -> tune_requested.Request:
-        return tune_requested.read(["handwritten", "budget=1", *arguments])
-
-    request = read("method=fedavg,afl", "aggregation.afl_step=0.5")
-    assert [plan.base.config.aggregation.afl_step for plan in request.plans] == [0.1, 0.5]
-    assert any(note.startswith("aggregation.afl_step ") for note in request.notes)
-    assert "method.step" not in request.plans[1].space  # it stands for the key that the command sets
-    with refused(ConfigError, "method.step=0.2", "aggregation.afl_step=0.5"):
-        read("method=afl", "aggregation.afl_step=0.5", "search.method.step=[0.2,0.4]")
-    with refused(ConfigError, "aggregation.afl_step=0.5"):
-        read("method=fedavg,fedprox", "aggregation.afl_step=0.5")

@@ -1,7 +1,6 @@
 """Weights of the worst domain: both steps against slow versions, groups of nodes, and runs."""
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,17 +8,13 @@ from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
-from support import federation, node, phase
+from support import node
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import AggregationConfig
 from fedshift_app.features.afl import server as afl
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import Params
-from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.features.base import Training
-from fedshift_strategies.federation.roster import Roster
+from fedshift_core.wire.names import RECEIVED_LOSS
 from fedshift_strategies.federation.updates import Update
 
 RULE = AggregationConfig(weights="afl", afl_step=0.5)
@@ -28,11 +23,6 @@ RULE = AggregationConfig(weights="afl", afl_step=0.5)
 def update(index: int, images: int, loss: float | None, **metrics: float) -> Update:
     received = {} if loss is None else {RECEIVED_LOSS: loss}
     return Update(node(index, counts=(images, 0, 0)), ArrayRecord(), {}, images, received | metrics)
-
-
-@pytest.fixture
-def two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Roster, "nodes", property(lambda self: [node(i) for i in range(2)]))
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(0, 5)), min_size=1, max_size=5), st.floats(0, 2))
@@ -70,59 +60,6 @@ def test_without_a_loss_nothing_moves_and_a_late_group_gets_the_mean() -> None:
     weights, q = afl.weigh(RULE, [update(0, 10, None), update(1, 20, None)], {0: 0, 1: 1, 2: 2}, {0: 0.8, 1: 0.2})
     assert q == pytest.approx({0: 0.8 / 1.5, 1: 0.2 / 1.5, 2: 0.5 / 1.5})
     assert weights == pytest.approx([0.8, 0.2])
-
-
-@pytest.mark.parametrize(
-    ("groups", "step", "odds"),
-    [
-        ("node", "exponential", [np.exp(0.5), np.exp(1.0)]),
-        ("domain", "exponential", [1.0, 1.0]),
-        ("node", "projected", [1.0, 0.75 / 0.25]),
-    ],
-)
-@pytest.mark.usefixtures("two_nodes")
-def test_the_strategy_carries_the_weights_on(groups: Any, step: Any, odds: list[float]) -> None:
-    """Two nodes of one domain: as groups of their own the one with the larger loss rises, in AFL a round later."""
-    rule = RULE.model_copy(update={"afl_groups": groups, "afl_update": step})
-    made = DomainStrategy(federation(aggregation=rule, rounds=3), Params(), lambda *numbers: None)
-    collected = []
-    for number in (1, 2):
-        made._training = phase(Training, made.roster.nodes, server_round=number)
-        first, second = made.node_weights([update(0, 10, 2.0), update(1, 10, 1.0)])
-        collected.append(first / second)
-        made.moments = {name: array.copy() for name, array in made.moments.items()}  # as a checkpoint does
-    assert collected == pytest.approx(odds)
-
-
-class MeanOfNumbers(DomainStrategy[Params]):
-    """Averages a number of the nodes by the weights of the round."""
-
-    def merge_knowledge(self, updates: list[Update]) -> None:
-        """Ask for the weights once more."""
-        self.knowledge = {"mean": np.array(self.node_weights(updates))}
-
-
-@pytest.mark.parametrize("rule", ["afl", "ga"])
-@pytest.mark.usefixtures("two_nodes")
-def test_a_method_that_asks_for_the_weights_gets_those_of_the_round(rule: str) -> None:
-    """Both rules take a step each time they weigh: a round takes one."""
-    of_run = AggregationConfig(weights=rule, afl_step=0.5, afl_groups="node")
-    plain, asks = (
-        kind(federation(aggregation=of_run, rounds=9), Params(), lambda *numbers: None)
-        for kind in (DomainStrategy, MeanOfNumbers)
-    )
-    for number in (1, 2, 3):
-        gaps = [{LOCAL_RECEIVED: 2.0, LOCAL_TRAINED: trained} for trained in (0.5, 1.9)]
-        updates = [update(i, 10, 2.0 - i, **gap) for i, gap in enumerate(gaps)]
-        for made in (plain, asks):
-            made._training = phase(Training, made.roster.nodes, server_round=number)
-        weights = asks.node_weights(updates)
-        asks.merge_knowledge(updates)
-        assert asks.knowledge["mean"].tolist() == weights == plain.node_weights(updates)
-        assert {name: array.tolist() for name, array in asks.moments.items()} == {
-            name: array.tolist() for name, array in plain.moments.items()
-        }
-    assert weights[0] > weights[1]
 
 
 @pytest.mark.parametrize(

@@ -57,15 +57,6 @@ def test_merged_statistics_are_those_of_all_images_together(sizes: list[int]) ->
         assert result[f"{name}.running_var"].dtype == np.float32
 
 
-def test_what_a_node_tells_is_read_as_means() -> None:
-    given = maps(1, 5)
-    means, images = read(reply(sums_of(given), process=7))
-    assert images == 5
-    np.testing.assert_allclose(means["sum/stem.bn"], given["stem.bn"].mean((0, 2, 3)))
-    assert statistics.expected_images(NODE, 4) == 4
-    read(reply(sums_of(maps(1, 4)), images=4), most=4)
-
-
 GOOD = sums_of(maps(1, 5))
 
 

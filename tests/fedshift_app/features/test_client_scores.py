@@ -62,15 +62,6 @@ def test_against_loops(seed: int, clients: list[tuple[str, bool]]) -> None:
         assert alike(fast(a, names), slow(a, names))
 
 
-def test_what_is_not_known_is_not_a_number() -> None:
-    a = np.diag([90.0, 80, 70]) + np.where(np.eye(3), 0, NAN)  # each on its own test images alone
-    result = fast(a, ("a", "a", "b"))
-    assert result.pop("lta") == 80
-    assert all(math.isnan(value) for value in (*result.pop("ata").values(), *result.values()))
-    assert fast(a, ("a", "b", "c"))["gasa"] == 80  # one client a domain: its own test set is all there is
-    assert math.isnan(fast(np.array([[0.0, 5], [5, 0]]), ("a", "b"))["cprr"])
-
-
 # --- from nodes to the matrix, and over rounds ------------------------------------------------------------
 
 
@@ -85,47 +76,11 @@ def test_nodes_share_their_domains_test_set_and_those_of_real_nodes_are_their_ow
     np.testing.assert_array_equal(own, [[90, NAN, NAN], [NAN, 70, NAN], [NAN, NAN, 80]])
 
 
-def test_held_out_domains_stand_in_the_matrix_and_in_no_score() -> None:
-    fields = {0: {"a": 90.0, "b": 40.0, "z": 1.0}, 1: {"a": 30.0, "b": 80.0, "z": 2.0}}
-    result = client_models(nodes("a", "b"), fields, {})
-    assert result["matrix"] == {"0": {"a": 90, "b": 40, "z": 1}, "1": {"a": 30, "b": 80, "z": 2}}
-    assert result["ata"] == {"a": 40, "b": 30}
-    assert (result["lta"], result["gata"], result["gasa"]) == (85, 35, 85)
-    assert result["cprr"] == pytest.approx(3500 / 85)
-
-
-def test_lta_takes_the_nodes_own_part_of_a_divided_test_set() -> None:
-    fields = {0: {"a": 90.0, "b": 40.0}, 1: {"a": 70.0, "b": 20.0}, 2: {"a": 30.0, "b": 80.0}}
-    whole = client_models(nodes("a", "a", "b"), fields, {})
-    parts = client_models(nodes("a", "a", "b"), fields, {0: 95.0, 1: 60.0, 2: 85.0})
-    assert (whole.pop("lta"), parts.pop("lta")) == (80, 80)  # (90 + 70 + 80) / 3 and (95 + 60 + 85) / 3
-    assert parts.pop("own") == {"0": 95, "1": 60, "2": 85}
-    assert whole == parts
-    assert client_models(nodes("a", "a", "b"), fields, {0: 99.0})["lta"] == 83
-
-
 Fields = dict[int, dict[str, float]]
 
 
 def mean_of(rounds: Sequence[tuple[tuple[Node, ...], Fields]]) -> dict[str, Any]:
     return mean_client_models([client_models(every, fields, {}) for every, fields in rounds], rounds[-1][0])
-
-
-def two(own: float, foreign: float) -> tuple[tuple[Node, ...], Fields]:
-    return nodes("a", "b"), {0: {"a": own, "b": foreign}, 1: {"a": foreign, "b": own}}
-
-
-def test_a_node_is_averaged_over_the_rounds_in_which_it_trained() -> None:
-    both = nodes("a", "b")
-    first, second = (both, {0: {"a": 10.0, "b": 20.0}}), two(50, 30)
-    result = mean_of([first, second])
-    assert result["matrix"] == {"0": {"a": 30, "b": 25}, "1": {"a": 30, "b": 50}}
-    assert result["ata"] == {"a": 25, "b": 30}
-    assert result["gata"] == 30  # of the one round in which both domains trained
-    assert "why_missing" not in result
-    alone = mean_of([first])
-    assert (alone["lta"], alone["ata"], alone["gata"], alone["cprr"]) == (10, {"a": 20, "b": None}, None, None)
-    worded(alone["why_missing"])
 
 
 def test_why_a_deployment_cannot_know() -> None:

@@ -10,13 +10,10 @@ from refusals import refused
 from support import node as node_of
 from support import phase, server_feature
 
-from fedshift_app.config.resolving import resolve
 from fedshift_app.features.figures import server as counting
-from fedshift_app.features.figures import show
 from fedshift_app.features.figures.node import count
 from fedshift_app.flower.internals import identify_process
 from fedshift_core.limits import Refused
-from fedshift_core.shown import History
 from fedshift_core.wire.counts import MOST_CLASSES, Counts
 from fedshift_core.wire.records import encode
 from fedshift_strategies.features.base import Scoring
@@ -136,14 +133,3 @@ def test_counts_that_nobody_asked_for_are_refused() -> None:
     node = node_of(0, (5,), "scan", 10 * N, shared_test=False)  # a sample leaves many
     problems = [(node, "unknown record 'counts'")]
     assert counted([node], [answer(honest(), node)], problems, share=0.1, batch=N // 2) == {}
-
-
-@pytest.mark.parametrize(
-    ("images", "columns", "spare"),
-    [(None, 0, 0), ([10, 20, 0], 0, 3), ([10, 21, 0], 3, 0)],  # None: of counts that no owner lets out
-)
-def test_a_table_has_columns_of_figures_always_where_classes_are_unequal(images: Any, columns: int, spare: int) -> None:
-    one = images and {"balanced_accuracy": 40.0, "macro_f1": 30.0, "n": 30, "per_class": {"n": images}}
-    figures = {"round": 1, "domains": {"scan": one}, "overall": None}
-    view = show.show(History(resolve({}), results={"domains": {"scan": 50.0}, "figures": figures}))
-    assert (len(view.columns), len(view.spare)) == (columns, spare)

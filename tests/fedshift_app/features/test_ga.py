@@ -85,17 +85,6 @@ def test_rounds_against_the_slow_version(numbers: list[Gaps], step: float, centr
         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
-def test_no_gap_at_all_no_step_and_a_node_that_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    even: list[Gaps] = [{0: (1, 1), 1: (1, 1)}] * 3
-    assert run(monkeypatch, 2, even, 3) == [[0.5, 0.5]] * 3  # the largest gap is 0
-    rule = AggregationConfig(weights="ga")
-    _, kept = ga.weigh(rule, [update(i, (1, 1)) for i in (0, 1)], [0, 1], {}, 1, 9)
-    kept[ga.WEIGHTS] = np.array([0.7, 0.3])
-    result, _ = ga.weigh(rule, [update(i, (1, 1)) for i in (0, 1, 2)], [0, 1, 2], kept, 2, 9)
-    assert result == pytest.approx([0.7 / 1.5, 0.3 / 1.5, 0.5 / 1.5])
-    assert ga.among({3: 0.0, 5: 0.0}) == {3: 0.5, 5: 0.5}
-
-
 BOTH = {NUM_EXAMPLES: 3, LOCAL_RECEIVED: 0.5, LOCAL_TRAINED: 0.25}
 
 

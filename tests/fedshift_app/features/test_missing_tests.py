@@ -63,11 +63,3 @@ def test_simulated_nodes_and_samples_are_not_counted() -> None:
     feature, everyone = server_feature(MissingTests, domains=DOMAINS), nodes()
     assert scored(feature, everyone, {0, 2}, share=0.3).shown == {}
     assert scored(feature, nodes(shared=True), {0, 2}).shown == {}
-
-
-def test_a_node_with_too_many_images_is_none_that_is_missing() -> None:
-    """Its images would be the domain's, so they do not count; while a small one is away they do, and that is told."""
-    feature = server_feature(MissingTests, domains=DOMAINS)
-    everyone = [node_of(i, (5,), "north", number, shared_test=False) for i, number in enumerate((5, 5, 600))]
-    assert scored(feature, everyone, {0, 1, 2}, max_images=100).shown == {}
-    assert scored(feature, everyone, {0, 2}, max_images=100).shown["missing_tests"] == {"north": [605, 610]}

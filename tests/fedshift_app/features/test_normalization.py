@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from refusals import refused
-from support import INDEX, SEED, InlineRun, Run, fedavg, fit, image_set, same, shared
+from support import INDEX, SEED, InlineRun, Run, fedavg, image_set
 
 from fedshift.export import saving
 from fedshift.lab.pages.report import predictions
@@ -118,44 +118,6 @@ def test_images_as_they_are_go_by_the_node_the_domain_or_the_federation() -> Non
     np.testing.assert_allclose(seen(), by_hand(images.x, numbers.mean[None], numbers.image_std[None]), atol=2e-5)
 
 
-@pytest.mark.parametrize("way", ["fedrdn", "own", HARMONISED])
-def test_a_node_that_trains_ahead_of_a_score_does_as_in_its_next_round(way: str) -> None:
-    expected, made = (client(image_set(12, 32), way) for _ in range(2))
-    fit(expected, 6)
-    made.normalizer.restart(made.server_round)
-    epoch(made)  # has drawn nodes
-    alone = [tensor.numpy().copy() for tensor in made.class_prototypes()]
-    with made.of_domain("a"):
-        assert same([tensor.numpy() for tensor in made.class_prototypes()], alone)
-        made.train_ahead()
-    assert same(shared(made), shared(expected))
-
-
-def test_views_of_a_domain_that_is_scored_go_by_that_domain() -> None:
-    made = client(image_set(5, 8), "own")
-    ((own, _),) = epoch(made)
-    with made.of_domain("a"):
-        ((seen, _),) = epoch(made)
-        ((as_they_are, _),) = epoch(made, views=0)
-    np.testing.assert_allclose(seen, as_they_are, atol=2e-5)
-    assert not np.allclose(seen, own, atol=0.1)
-
-
-@pytest.mark.parametrize("way", ["own", "fedrdn", HARMONISED])
-def test_its_own_statistics_before_any_message_and_a_constant_channel(way: str) -> None:
-    x = image_set(5, 8).x.copy()
-    x[..., 2] = 51
-    made = client(ImageSet(x, np.arange(5)), way)
-    made.federation_images = None
-    numbers = pixel_statistics.of(x, 16)
-    std = np.sqrt(numbers.variance) if way == HARMONISED else numbers.image_std
-    wanted = by_hand(x, numbers.mean[None], std[None])
-    ((seen, _),) = epoch(made)
-    np.testing.assert_allclose(seen, wanted[order_of(5)], atol=2e-5)
-    np.testing.assert_allclose(plain(made, made.train_set), wanted, atol=2e-5)
-    np.testing.assert_allclose(seen[:, 2], 0, atol=1e-4)
-
-
 def test_harmonised_images_of_each_node_have_mean_and_deviation_of_the_federation() -> None:
     rng, y = np.random.default_rng(3), np.arange(6)
     sets = [ImageSet(rng.integers(low, high, (6, 8, 8, 3), np.uint8), y) for low, high in ((0, 90), (99, 255))]
@@ -229,13 +191,3 @@ def test_a_run_is_resumed_with_the_same_bits_reported_and_saved(run_inline: Inli
     of_all = as_reported(whole)
     assert made.mean == pytest.approx(of_all.mean[1])
     assert made.std == pytest.approx(of_all.image_std[1])
-
-
-def test_a_run_of_harmonised_images_is_saved_with_what_it_normalises_by(run_inline: InlineRun) -> None:
-    more = f"{SHORT} images.normalization=harmonised statistics.share=nodes model.name=cnn"
-    whole = run_inline(rounds=1, nodes=2, method="fedavg", set=more)
-    _, made = saving.save(saving.Wanted(whole.folder, "onnx", node=1, output=whole.folder / "model.onnx"))
-    of_all, images = as_reported(whole), resolve({}).images
-    per = np.sqrt(of_all.variance[1] / of_all.variance.mean(axis=0))
-    assert made.std == pytest.approx(np.array(images.std) * per)
-    assert made.mean == pytest.approx(of_all.mean[1] - (of_all.mean.mean(axis=0) - np.array(images.mean)) * per)

@@ -1,13 +1,11 @@
 """A moving average of the merged weights: against loops, in a run and a resumed one, and what it does not fit."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from flwr.app import Message, MessageType
 from refusals import refused
 from safetensors.numpy import load_file
-from support import ROOT, InlineRun, ListeningGrid, Run
+from support import InlineRun, ListeningGrid, Run
 
 from fedshift_app.config.resolving import resolve
 from fedshift_core.arrays import Arrays
@@ -64,13 +62,3 @@ def test_a_run_trains_on_the_weights_and_scores_and_keeps_the_average(run_inline
 def test_what_leaves_no_averaged_global_model_is_refused(method: str, value: float) -> None:
     with refused(ConfigError, "server.ema", value, *(() if value == 1 else (method, "fedavg"))):
         resolve({"method": method, "set": f"server.ema={value}"})
-
-
-def test_nothing_outside_its_room_names_it() -> None:
-    """An option is one room: the rest of the product is as it was without it."""
-    rooms = ("fedshift", "fedshift_app", "fedshift_core", "strategies", "clients", "datasets", "conf")
-    files = [file for room in rooms for kind in ("py", "yaml", "toml") for file in Path(ROOT, room).rglob(f"*.{kind}")]
-    own = ROOT / "fedshift_app" / "features" / "server_ema"
-    words = ("server.ema", "server_ema", "server-ema")
-    naming = [file for file in files if any(word in file.read_text() for word in words)]
-    assert naming and all(file.is_relative_to(own) for file in naming)

@@ -1,33 +1,24 @@
 """Figures of sites on the server: taken whole or refused with a reason; over all sites; how class mixes differ."""
 
-import itertools
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import RecordDict
-from hypothesis import given
-from hypothesis import strategies as st
-from refusals import refused, worded
+from refusals import refused
 from support import node as node_of
-from support import phase, server_feature
 
-from fedshift_app.config.sections import EvaluateConfig
 from fedshift_app.features.site_figures import server as site_figures
 from fedshift_app.features.site_figures import show as site_section
 from fedshift_app.features.site_figures.numbers import Scored, figures
-from fedshift_app.features.site_figures.show import AVERAGED, POOLED, Sites
+from fedshift_app.features.site_figures.show import POOLED, Sites
 from fedshift_core.arrays import Arrays
-from fedshift_core.intervals import pooled
 from fedshift_core.limits import Refused
-from fedshift_core.shown import Named
 from fedshift_core.wire.records import encode
 from fedshift_core.wire.scores import DomainScore, Part
 from fedshift_core.wire.site_figures import UNKNOWN, SiteNumbers
-from fedshift_strategies.features.base import Scoring
-from fedshift_strategies.features.catalog import Around
-from fedshift_strategies.federation.evaluation import Answer, Evaluation
+from fedshift_strategies.federation.evaluation import Answer
 
 C, N = 3, 30
 
@@ -56,13 +47,6 @@ def answers(numbers: SiteNumbers, start: int = 0, stop: int = N) -> list[Answer]
 
 def read(arrays: Arrays, given: list[Answer]) -> dict[str, SiteNumbers]:
     return site_figures.read(RecordDict({"site-figures": encode(arrays)}), given, C)
-
-
-@pytest.mark.parametrize("least", [1, 5, 12, 40])
-def test_what_a_node_sends_is_taken_as_it_is(least: int) -> None:
-    made = honest(least=least)
-    np.testing.assert_equal(vars(read(made.arrays("a"), answers(made))["a"]), vars(made))
-    assert site_figures.read(RecordDict(), answers(made), C) == {}
 
 
 @pytest.mark.parametrize(
@@ -116,24 +100,6 @@ def test_figures_that_do_not_go_with_the_score_or_with_each_other_are_refused() 
 # --- when nodes are asked ------------------------------------------------------------------------------
 
 
-def asked(server_round: int, *, share: float = 1.0, **more: Any) -> dict[str, Any]:
-    feature = server_feature(site_figures.SiteFigures, domains=("a",), num_classes=C, **more)
-    images = N if share == 1 else 4 * N  # of so few that a sample would leave, all are scored
-    nodes = [node_of(0, (5,), "a", images, shared_test=False)]
-    scoring = phase(Scoring, nodes, server_round=server_round)
-    around = Around([(feature.name, feature.on_scores(scoring))])
-    scoring.evaluation = Evaluation(("a",), nodes, personal=False, share=share, batch=N // 2, extras=around.asked)
-    return around.options(nodes[0])
-
-
-def test_nodes_are_asked_in_the_last_round_or_in_each_that_may_be_kept() -> None:
-    ask = {"site-figures": True}
-    assert asked(3, rounds=3) == ask and asked(2, rounds=3) == {}
-    assert asked(2, rounds=3, keep="best-validation") == asked(2, rounds=3, evaluate=EvaluateConfig(patience=1)) == ask
-    assert asked(3, rounds=3, evaluate=EvaluateConfig(site_figures=False)) == {}
-    assert asked(3, rounds=3, share=0.5) == {}
-
-
 # --- over all sites ------------------------------------------------------------------------------------
 
 
@@ -158,14 +124,6 @@ def test_over_all_sites_proportions_and_brier_are_those_of_all_images_together()
         assert of_class.low == pytest.approx(together.by_class[row, :, 1].tolist(), abs=1e-6)
 
 
-def test_over_all_sites_ranks_are_a_mean_that_is_called_so() -> None:
-    sites = [honest(20, 1), honest(60, 2)]
-    made = content(sites).overall
-    assert made is not None and made.auroc.how == made.auprc.how == made.ece.how == AVERAGED
-    triples = np.array([site.overall[2] for site in sites])
-    assert [made.auroc.value, made.auroc.low, made.auroc.high] == pooled(triples, np.array([0.25, 0.75])).tolist()
-
-
 def test_what_a_site_hides_is_null_with_a_mark_and_left_out_of_the_others() -> None:
     few, many = honest(20, 1, least=8, mix=(0.7, 0.2, 0.1)), honest(60, 2)
     made = content([few, many])
@@ -185,54 +143,4 @@ def test_what_a_site_hides_is_null_with_a_mark_and_left_out_of_the_others() -> N
     assert content([none] * 2).overall.accuracy.value is None  # type: ignore[union-attr]
 
 
-def test_sites_are_called_by_their_domain_or_by_their_node_too() -> None:
-    made = content([honest(), honest(seed=1), honest(seed=2)], "aab")
-    assert [site.site for site in made.sites] == ["a (node 0)", "a (node 1)", "b"]
-    assert content([honest()]).overall is None
-
-
 # --- class mixes ---------------------------------------------------------------------------------------
-
-
-def of_classes(*images: int) -> SiteNumbers:
-    empty: Any = np.zeros(0)
-    total = sum(abs(number) for number in images)  # a negative number is not shown
-    shown = np.array([number if number > 0 else UNKNOWN for number in images])
-    return SiteNumbers(total, UNKNOWN, shown, empty, empty, empty, empty)
-
-
-def mix_of(*sites: SiteNumbers) -> site_section.Mix:
-    named = [Named("abcdefgh"[i], i, "abcdefgh"[i], site) for i, site in enumerate(sites)]
-    return site_section.mix(named, ("x", "y", "z"))
-
-
-@given(st.lists(st.lists(st.integers(-30, 30), min_size=3, max_size=3), min_size=2, max_size=6))
-def test_the_distance_of_class_mixes_is_the_largest_total_variation(rows: list[list[int]]) -> None:
-    """By the slow definition: half the sum of the differences, classes that one of both does not tell as one."""
-    slow = 0.0
-    for p, q in itertools.combinations(np.array(rows), 2):
-        if p.any() and q.any():
-            told = (p > 0) & (q > 0)
-            a, b = p[told] / np.abs(p).sum(), q[told] / np.abs(q).sum()
-            slow = max(slow, (np.abs(a - b).sum() + abs(a.sum() - b.sum())) / 2)
-    made = mix_of(*(of_classes(*row) for row in rows))
-    assert made.distance == pytest.approx(slow, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("sites", "named"),
-    [
-        ("10 10 10, 20 19 21", ""),
-        ("10 10 0, 9 11 0", ""),  # both lack it
-        ("10 10 10, 10 11 9, 28 1 1", "0.60 between a and c"),
-        ("10 10 0, 9 9 2", "a has no"),
-        ("-4 -4 -4, -5 -5 -5", ""),
-        ("-4 -4 -4, 9 9 0, 10 10 10", "class mix of a is not known"),
-        ("9 9 0, 0 9 9, 9 0 9, 9 9 0, 0 9 9", "and 2 more"),
-    ],
-)
-def test_a_warning_says_where_class_mixes_differ(sites: str, named: str) -> None:
-    warning = mix_of(*(of_classes(*map(int, site.split())) for site in sites.split(","))).warning
-    assert bool(warning) == bool(named)
-    if named:
-        worded(warning, named)

@@ -28,12 +28,6 @@ def test_what_is_no_message_is_an_answer_to_nothing(inflate: Any) -> None:
     message.metadata.__dict__["_message_id"] = "id"  # as the grid does with every message
 
 
-def test_messages_pass() -> None:
-    internals.identify_process()
-    sent = Message(RecordDict(), 7, "train")
-    assert internals.dropping_malformed(lambda *_: sent)("id", {}) is sent
-
-
 def test_flowers_own_grid_is_guarded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_grid, "inflate_object_from_contents", http_grid.inflate_object_from_contents)
     internals.keep_out_malformed_replies()

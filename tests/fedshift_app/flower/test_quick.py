@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -221,23 +220,6 @@ def quickened(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         return node
 
     return quicken
-
-
-def heard(bell: node_waits.Bell) -> bool:
-    return bool(select.select([bell.ear], [], [], 0)[0]) and bool(os.read(bell.ear, 100))
-
-
-def test_the_superexec_is_woken_once_a_message_is_there(
-    quickened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not before: its ClientApp would find none, and never answer."""
-    bell = node_waits.Bell()
-    monkeypatch.setattr(node_waits, "Bell", lambda: bell)
-    result = iter([None, 7])
-    module = quickened(_pull_and_store_message=lambda **_: None if heard(bell) else next(result))
-    for number in (None, 7):
-        assert module._pull_and_store_message() == number
-        assert heard(bell) == (number is not None)
 
 
 def test_the_superexec_is_ours_and_sees_one_pipe_alone(

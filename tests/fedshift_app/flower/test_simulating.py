@@ -141,14 +141,6 @@ def test_another_backend_is_refused_not_left_open(monkeypatch: pytest.MonkeyPatc
 LATE = Exception("The current node timed out during startup. This could happen because of much.")
 
 
-def test_ray_gets_a_second_try(init: Mock) -> None:
-    init.side_effect = [LATE, None]
-    simulating._init_ray(None, {"init_args": {"num_cpus": 2}})
-    first, second = init.call_args_list
-    assert first == second
-    ray.shutdown.assert_called_once()
-
-
 def test_a_run_without_ray_ends_with_one_line(
     init: Mock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ from refusals import refused
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import precision as node_precision
 from fedshift_app.node import setup
-from fedshift_clients.training import autotune, machine
+from fedshift_clients.training import autotune
 from fedshift_clients.training.autotune import Found, Work
 from fedshift_core.errors import ConfigError
 from fedshift_datasets.io import cache
@@ -82,15 +82,6 @@ def test_a_file_that_is_damaged_of_an_earlier_version_or_of_other_work_is_measur
     assert len(measured.works) == 2
 
 
-def test_another_machine_or_torch_measures_for_itself(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
-    node_precision.chosen(WORK, CPU)
-    monkeypatch.setattr(machine, "describe", lambda: "a Xeon with AMX, torch 9")
-    measured.found = Found("bf16/channels_last", {"bf16/channels_last": 1.0}, 16)
-    assert node_precision.chosen(WORK, CPU) == "bf16/channels_last"
-    kept = [entry for _, entry in node_precision.entries() if entry is not None]
-    assert sorted(node_precision.is_here(entry) for entry in kept) == [False, True]
-
-
 @pytest.mark.parametrize(("freeze", "expected"), [("encoder", "float32/channels_last"), ("stages:2", "float32/nchw")])
 def test_with_kept_features_only_what_still_trains_decides(freeze: str, expected: str, measured: Measured) -> None:
     config = resolve({"set": f"model.name=resnet10 model.freeze={freeze} model.precompute=on images.crop_padding=0"})
@@ -101,16 +92,6 @@ def test_what_was_too_long_to_measure_is_not_kept(measured: Measured) -> None:
     measured.found = Found("float32/channels_last", {}, 4)
     assert node_precision.chosen(WORK, CPU) == "float32/channels_last"
     assert node_precision.entries() == []
-
-
-def test_a_cache_that_cannot_be_written_costs_a_warning(
-    measured: Measured, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "cache").write_text("a file")
-    with caplog.at_level("WARNING", "fedshift"):
-        assert node_precision.chosen(WORK, CPU) == "float32/nchw"
-    assert "each run measures it" in caplog.text
-    assert len(measured.works) == 1
 
 
 @pytest.mark.parametrize("said", ["train.precision=float32", "train.arithmetic=bf16/nchw", "train.arithmetic=hardware"])

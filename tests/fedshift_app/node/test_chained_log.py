@@ -157,22 +157,6 @@ def test_a_process_may_die_again_while_it_marks_what_another_left(tmp_path: Path
     assert rounds(tmp_path) == [1, 2]
 
 
-def test_a_process_may_die_before_the_first_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(self: Head, folder: Path) -> None:
-        if self.lines:
-            raise KeyboardInterrupt
-        ordinary(self, folder)
-
-    ordinary = Head.write
-    with monkeypatch.context() as patch:
-        patch.setattr(Head, "write", die)
-        with pytest.raises(KeyboardInterrupt):
-            write(tmp_path, reply(1))
-    assert (log.read(tmp_path).problems, rounds(tmp_path)) == ([], [])
-    write(tmp_path, reply(2))
-    assert (log.read(tmp_path).problems, rounds(tmp_path)) == ([], [2])
-
-
 def _work(folder: Path, worker: int, number: int) -> None:
     for i in range(number):
         write(folder, reply(1000 * worker + i, items=worker))
@@ -192,12 +176,6 @@ def test_processes_of_one_node_wait_for_one_another(tmp_path: Path) -> None:
     assert checked.lines == number * sum(1 + worker for worker in (1, 2, 3, 4))
     for w in (1, 2, 3, 4):
         assert [sent.round for sent in checked.sent if sent.items == w] == [1000 * w + i for i in range(number)]
-
-
-def test_a_line_longer_than_what_is_looked_at_at_once(tmp_path: Path) -> None:
-    write(tmp_path, [*reply(1, 0), {"kind": "number", "name": "x" * 200_000, "bytes": 0}])
-    write(tmp_path, reply(2))
-    assert (log.read(tmp_path).problems, rounds(tmp_path)) == ([], [1, 2])
 
 
 def test_the_lock_is_no_link_to_elsewhere(tmp_path: Path) -> None:

@@ -1,17 +1,14 @@
 """Which images a node trains, validates and is tested on; corrupted, held-out and own test sets in whole runs."""
 
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
 from numpy.typing import NDArray
 from PIL import Image
 from placed_nodes import config, names, place, real
 from refusals import refused
-from support import InlineRun, listening
 
 from fedshift.run.checking import check_data
 from fedshift.site.deploy.exporting import export
@@ -21,10 +18,6 @@ from fedshift_app.node.data import Own, Place, own_images
 from fedshift_core.errors import ConfigError
 from fedshift_datasets import catalog
 from fedshift_datasets.base import ImageSet, Source
-from fedshift_datasets.io import files
-from fedshift_datasets.io.resize import fit
-
-FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 
 
 def whole(domain: str) -> list[bytes]:
@@ -93,27 +86,6 @@ def test_a_real_node_divides_no_patient_but_in_runs_from_before_the_key(tmp_path
     assert trained & validated
 
 
-def test_exported_nodes_know_the_patients_of_their_images_by_number(tmp_path: Path) -> None:
-    """Intervals of a site are drawn by patient."""
-    cfg = patients(tmp_path, "dataset.public=0.2 allocation.validation_fraction=0", **PUBLIC)
-    for folder in export(cfg, 4, tmp_path / "nodes"):
-        where = real(cfg, folder.domain, folder.path)
-        trained, _, tested = sides_of([own_images(cfg, where)], node_data.test_images(cfg, where, folder.domain))
-        assert trained and tested and not trained & tested
-        assert all(name.isdecimal() for name in trained | tested)  # no names
-        for name, told in (("public", False), (folder.domain, True)):
-            with np.load(folder.path / f"{name}_train.npz") as file:
-                assert ("patient" in file.files) == told
-
-
-def test_a_domain_is_then_tested_on_its_nodes_test_sets() -> None:
-    cfg = config("allocation.test_fraction=0.2")
-    own = [names(own_images(cfg, place(cfg, index)).test) for index in (0, 4)]
-    for index in (0, 1):  # the same for a node of the domain and for another
-        assert sorted(names(node_data.test_images(cfg, place(cfg, index), "scan"))) == sorted(own[0] + own[1])
-    assert node_data.num_test(cfg, place(cfg, 0)) == len(own[0]) + len(own[1])
-
-
 def test_validation_images_are_not_trained_on() -> None:
     cfg = config("allocation.validation_fraction=0.1")
     own: Own = own_images(cfg, place(cfg, 0))
@@ -175,20 +147,6 @@ def test_a_held_out_domain_is_read_and_reported(test_on: str, splits: set[str]) 
         assert node_data.unheld_tests(config(""), where) == {}
 
 
-def test_an_export_divides_whole_domains_among_their_nodes(tmp_path: Path) -> None:
-    cfg = config("allocation.test_on=domain")
-    folders = export(cfg, 8, tmp_path / "nodes")
-    parts, classes = [], []
-    for folder in folders:
-        if folder.domain == "scan":
-            with np.load(folder.path / "scan_test.npz") as file:
-                parts += [x.tobytes() for x in file["x"]]
-                classes.append(np.bincount(file["y"], minlength=10))
-    assert sorted(parts) == sorted(whole("scan"))
-    assert len(classes) == 2
-    assert np.abs(classes[0] - classes[1]).max() <= 1  # files are listed class by class: no stretch of that list
-
-
 SKEWED = "shift.label_mix=own allocation.label_skew=0.3"
 
 
@@ -210,80 +168,3 @@ def test_with_its_own_label_mix_a_node_is_tested_on_labels_like_those_it_trains_
         assert node_data.num_test(cfg, place(cfg, 0)) == 45
     first, second = (node_data.test_images(cfg, place(cfg, index), "scan") for index in (0, 4))
     assert names(first) != names(second)
-
-
-def test_a_validation_part_and_a_corruption_leave_the_label_mix_alone() -> None:
-    cfg = config(SKEWED)
-    test = node_data.test_images(cfg, place(cfg, 0), "scan")
-    kept = config(f"{SKEWED} allocation.validation_fraction=0.3")
-    assert names(node_data.test_images(kept, place(kept, 0), "scan")) == names(test)
-    bad = config(f"{SKEWED} shift.name=corruption")
-    corrupted = node_data.test_images(bad, place(bad, 0), "scan")
-    assert np.array_equal(corrupted.y, test.y)
-    assert names(corrupted) != names(test)
-    assert names(node_data.test_images(node_data.uncorrupted(bad), place(bad, 0), "scan")) == names(test)
-
-
-def test_an_exported_node_is_tested_on_what_was_drawn_for_it(tmp_path: Path) -> None:
-    cfg = config(SKEWED)
-    for folder in export(cfg, 8, tmp_path / "out"):
-        where = real(cfg, folder.domain, folder.path, folder.index)
-        drawn = node_data.test_images(cfg, place(cfg, folder.index), folder.domain)
-        assert names(node_data.test_images(cfg, where, folder.domain)) == names(drawn)
-        assert node_data.num_test(cfg, where) == len(drawn)
-
-
-def test_every_node_is_scored_on_its_own_draw(run_inline: InlineRun) -> None:
-    replies: dict[Any, Any] = {}
-
-    def keep(message: Message, reply: Message) -> Message:
-        if message.metadata.message_type == "evaluate":
-            node = message.content.config_records["config"]["node-index"]
-            replies[node] = dict(reply.content.metric_records["metrics"])
-        return reply
-
-    given = f"{SKEWED} {FEW} evaluate.client_models=last"
-    run = run_inline(rounds=1, grid=listening(keep), set=given)
-    for domain, nodes in (("scan", (0, 2)), ("sketch", (1, 3))):
-        assert [replies[index][f"count/{domain}"] for index in nodes] == [45, 45]
-        # Parts are equally large, so the sum over nodes is FedICON's mean over clients.
-        means = [100 * replies[index][f"correct/{domain}"] / 45 for index in nodes]
-        assert run.results["final"][domain] == pytest.approx(np.mean(means))
-    outcome = run.results["client_models"]
-    assert outcome["gasa"] is None and outcome["why_missing"]  # nobody was scored on another node's draw
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("layout", ["npz", "folder"])
-def test_how_images_become_squares_is_a_key_in_simulation_and_on_a_real_node(
-    tmp_path: Path, shared: bool, layout: str
-) -> None:
-    wide = np.random.default_rng(0).integers(50, 256, (10, 20, 40, 3), np.uint8)
-    for split in ("train", "test"):
-        if layout == "npz":
-            files.write_npz(tmp_path / f"scan_{split}.npz", ImageSet(wide, np.arange(10)))
-        for label, image in enumerate(wide if layout == "folder" else ()):
-            folder = tmp_path / "scan" / split / str(label)
-            folder.mkdir(parents=True)
-            Image.fromarray(image).save(folder / "a.png")
-    for resize in ("squash", "crop", "pad"):
-        keys = f"dataset.resize={resize} dataset.domains=[scan] allocation.counts=any"
-        cfg = config(keys, **{"data-dir": str(tmp_path)})
-        nodes = [place(cfg, 0, 2), place(cfg, 1, 2)] if shared else [real(cfg, "scan", tmp_path)]
-        parts = [own_images(cfg, where).train for where in nodes] + [node_data.test_images(cfg, nodes[0], "scan")]
-        wanted = {fit(Image.fromarray(image), 32, resize).tobytes() for image in wide}  # type: ignore[arg-type]
-        same = wanted == {image for part in parts for image in names(part)}
-        assert same or (layout, resize) == ("npz", "squash")  # which torch resizes, to one grey level
-
-
-def test_a_second_run_of_a_process_takes_what_is_on_the_disk_then(tmp_path: Path, run_inline: InlineRun) -> None:
-    text = f"dataset.data_dir={tmp_path / 'sites'} dataset.size=32 allocation.validation_fraction=0.2 train.epochs=1"
-    rng = np.random.default_rng(0)
-    for images, trained in ((range(5), 6), (range(5, 20), 26)):  # of ten, two to test on, and two to validate on
-        for site, label, name in product(("east", "west"), "ab", images):
-            folder = tmp_path / "sites" / site / label
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(rng.integers(0, 255, (32, 32, 3), np.uint8)).save(folder / f"{name}.png")
-        assert check_data(config(text, dataset="folders"), 2) == trained
-        run = run_inline(nodes=2, dataset="folders", rounds=1, set=f"{text} shift.name=corruption shift.severity=1")
-        assert [node["num_examples"] for node in run.results["nodes"]] == [trained] * 2

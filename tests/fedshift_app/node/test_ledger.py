@@ -1,13 +1,11 @@
 """The ledger of a node: what it has spent over all runs, across restarts, kills and nodes of the same images."""
 
-import json
 import math
 import os
 import signal
 import stat
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,15 +155,6 @@ def test_a_killed_node_has_counted_whatever_left(own: Ledger) -> None:
     assert left <= counted <= left + 1
     charge(own, "run")  # the node is started again: the lock went with its process
     assert own.read().runs["run"].rounds == counted + 1
-
-
-def test_two_nodes_of_the_same_images_share_it(own: Ledger) -> None:
-    other = start(own, 30, "b")
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda _: charge(own, "a"), range(30)))
-    assert other.wait() == 0
-    assert {run: spent.rounds for run, spent in own.read().runs.items()} == {"a": 30, "b": 30}
-    assert json.loads(own.path.read_text())["images"] == "/images"
 
 
 def test_the_last_round_of_a_budget_leaves_once(own: Ledger) -> None:

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from placed_nodes import config, place
 from refusals import refused
-from support import InlineRun
 
 from fedshift_app.node.data import own_images
-from fedshift_app.run import build
 from fedshift_core.errors import ConfigError
 
 FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1"
@@ -28,16 +26,6 @@ def test_a_node_trains_on_both_domains_and_knows_of_which_an_image_is() -> None:
         assert np.array_equal(after.train.select(np.arange(3)).domains, after.train.domains[:3])
 
 
-def test_no_image_is_on_two_nodes_or_in_two_parts() -> None:
-    cfg = config(f"{FEW} allocation.mixing=1 allocation.validation_fraction=0.2")
-    parts = [own_images(cfg, place(cfg, index, 4)) for index in range(4)]
-    marks = [mark.tobytes() for own in parts for images in (own.train, own.validation) if images is not None
-             for mark in images.marks]  # fmt: skip
-    assert len(marks) == len(set(marks))
-    assert all(own.validation is not None and len(set(own.validation.domains.tolist())) == 2
-               for own in parts if own.validation is None or own.validation.domains is not None)  # fmt: skip
-
-
 def test_the_domain_of_an_image_can_be_unknown() -> None:
     cfg = config(f"{FEW} allocation.mixing=0.5 allocation.domain_labels=unknown")
     assert own_images(cfg, place(cfg, 0, 4)).train.domains is None
@@ -54,14 +42,3 @@ def test_the_domain_of_an_image_can_be_unknown() -> None:
 def test_what_does_not_fit_is_refused(text: str, named: object) -> None:
     with refused(ConfigError, "mixing", named):
         config(f"{FEW} {text}")
-
-
-def test_a_run_says_so_and_what_its_method_makes_of_it(finished_run: InlineRun) -> None:
-    mixed = finished_run(method="copa", rounds=1, set=f"{FEW} allocation.mixing=0.5")
-    plain = finished_run(method="copa", rounds=1, set=FEW)
-    assert plain.results["weights_sha256"] != mixed.results["weights_sha256"]
-    said = (mixed.folder / "log.jsonl").read_text()
-    assert "allocation.mixing=0.5: 75 %" in said and "home domain" in said
-    assert build.mixing_line(config(f"{FEW} aggregation.weights=afl"), 4) == ""
-    for weights in ("afl", "domain-aware"):  # which go by domains
-        assert weights in build.mixing_line(config(f"{FEW} allocation.mixing=0.5 aggregation.weights={weights}"), 4)

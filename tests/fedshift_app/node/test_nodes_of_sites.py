@@ -14,11 +14,9 @@ from flwr.app import Message, RecordDict
 from own_sites import write
 from real_node import AppOfNode
 from refusals import refused
-from support import InlineRun
 from support import node as node_of
 
-from fedshift.site import report, stop
-from fedshift.site.deploy import exporting
+from fedshift.site import stop
 from fedshift.site.deploy.exporting import NodeFolder
 from fedshift.site.nodes import SiteNode
 from fedshift_app.config.resolving import resolve
@@ -35,7 +33,6 @@ from fedshift_strategies.federation.evaluation import Evaluation
 from fedshift_strategies.federation.introduction import Introduction
 
 SITES = ("north", "south", "west")
-MIXED = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 allocation.mixing=0.5"
 SHORT = "dataset.size=32 train.epochs=1 train.batch_size=16 model.name=cnn"
 
 
@@ -45,12 +42,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sites-of-nodes") / "images"
     write(root, SITES, 45)
     return root
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> list[NodeFolder]:
-    """Return the folders of two nodes of the embedded digits, each with images of both domains."""
-    return exporting.export(resolve({"set": MIXED}), 2, tmp_path_factory.mktemp("mixed") / "nodes")
 
 
 def config(images: Path, given: str = "", method: str = "fedavg") -> RunConfig:
@@ -126,28 +117,6 @@ def test_an_image_of_two_sites_is_refused(images: Path, tmp_path: Path) -> None:
     (tmp_path / "linked" / "south").symlink_to("north", target_is_directory=True)
     with pytest.raises(DataError, match="are one file"):
         node_data.own_images(cfg, place(cfg, tmp_path / "linked", "north,south"))
-
-
-def test_its_report_scores_all_its_test_images(images: Path) -> None:
-    cfg = config(images)
-    where = place(cfg, images, "north,west")
-    test = report._splits(cfg, where)["test"]
-    assert len(test) == sum(node_data.num_test(cfg, where, site) for site in where.domains)
-    files = report._names(cfg, where, len(test))
-    assert files is not None
-    assert {file.split("/")[0] for file in files} == {"north", "west"}
-
-
-def test_a_copy_that_one_site_trains_on_and_another_is_tested_on_is_told(
-    images: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    shutil.copytree(images, tmp_path / "copied")
-    tested = min((tmp_path / "copied" / "west" / "test" / "bar").iterdir())
-    for number in range(10):  # of which some are trained on
-        shutil.copy(tested, tmp_path / "copied" / "north" / "bar" / f"copy-{number}.bmp")
-    cfg = config(tmp_path / "copied")
-    setup.make_client(cfg, place(cfg, tmp_path / "copied", "north,west"), 0)
-    assert "test image" in caplog.text and "west" in caplog.text
 
 
 def test_what_is_forgotten_is_of_all_its_sites(images: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -245,18 +214,3 @@ def test_the_server_asks_for_each_domain_and_refuses_what_makes_no_sense() -> No
         read("north")
     with refused(FederationError, "north, south"):
         read("south", shared=True, simulated=True)
-
-
-def test_exported_nodes_of_a_mixture_have_the_bits_of_the_simulation(
-    mixed: list[NodeFolder], on_real_nodes: Callable[..., Any], finished_run: InlineRun
-) -> None:
-    assert [folder.domains for folder in mixed] == ["scan,sketch", "sketch,scan"]
-    assert 'domain="scan,sketch" ' in mixed[0].node_config
-    terms = f"{MIXED} modules=[within-domains] modules.within-domains.coral=1"  # which see the domain of each image
-    simulated = finished_run(nodes=2, rounds=1, set=terms)
-    given = [{"domain": folder.domains, "data-dir": str(folder.path), "policy": "open"} for folder in mixed]
-    real = on_real_nodes(given, rounds=1, set=f"{terms} federation.min_nodes=2 federation.node_timeout=5")
-    assert real.results["weights_sha256"] == simulated.results["weights_sha256"]
-    assert real.results["domains"] == simulated.results["domains"]
-    assert [node.get("domains") for node in real.results["nodes"]] == [["scan", "sketch"], ["sketch", "scan"]]
-    assert "node 0 holds scan, sketch" in (real.folder / "log.jsonl").read_text()

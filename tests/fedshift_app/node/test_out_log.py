@@ -3,7 +3,6 @@
 import hashlib
 import json
 import struct
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,7 +19,7 @@ from support import InlineRun
 from fedshift.site import log
 from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app.config.resolving import resolve
-from fedshift_app.node import chained_log, out_log, setup, state_folder
+from fedshift_app.node import chained_log, out_log, state_folder
 from fedshift_app.node.chained_log import LOG_FILE
 from fedshift_core.disclosure import WORDS
 from fedshift_core.wire.packing import packed, unpacked
@@ -154,14 +153,6 @@ def test_a_run_with_noise_logs_what_a_reply_spends(folder: NodeFolder) -> None:
     (run,) = log.as_object(log.read(where()))["runs"]
     assert (run["epsilon"], run["delta"]) == (pytest.approx(2 * spent), pytest.approx(2e-5))
     assert run["epsilon"] >= node.config.privacy.spent(2)  # the sum is an upper bound
-
-
-@pytest.mark.skipif(find_spec("opacus") is None, reason="fedshift[dp] is not installed")
-def test_private_training_logs_what_a_round_spends(folder: NodeFolder) -> None:
-    node = AppOfNode(folder, "privacy.name=dp-sgd privacy.noise_multiplier=2")
-    assert not node.ask("train", 1).has_error()
-    (reply,) = [line for line in lines() if line["kind"] == "reply"]
-    assert reply["epsilon"] == pytest.approx(setup.spending_of(node.config, reply["images"]).epsilon(1))
 
 
 def test_nodes_of_a_simulation_log_nothing(run_inline: InlineRun) -> None:

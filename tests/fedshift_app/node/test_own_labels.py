@@ -1,6 +1,5 @@
 """Labels and copies of a user's own images: init, prepare, a run, exported nodes and a real node agree."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 from refusals import refused
-from support import InlineRun
 
 from fedshift.data import init as init_files
 from fedshift.data import prepare
@@ -19,8 +16,8 @@ from fedshift.run import checking
 from fedshift.site.deploy import exporting
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
-from fedshift_app.node import copies, setup
 from fedshift_app.node import data as node_data
+from fedshift_app.node import setup
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_datasets import catalog
 
@@ -114,16 +111,6 @@ def test_exported_nodes_say_what_their_integers_are(mixed: Path, tmp_path: Path)
         node_data.own_images(config, where)
 
 
-def test_a_run_folder_remembers_that_nobody_stated_the_classes(mixed: Path, tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        (mixed / f"s2_{split}.npz").unlink()
-    config = config_of(mixed)
-    again = tmp_path / "config.yaml"
-    again.write_text(yaml.safe_dump({"resolved": config.model_dump(mode="json")}))
-    assert not resolve({"experiment": str(again)}).dataset.classes_stated
-    assert resolve({"experiment": str(again), "set": STATED}).dataset.classes_stated
-
-
 # --- names ----------------------------------------------------------------------------------------------
 
 
@@ -137,78 +124,7 @@ def test_stated_names_that_are_one_are_refused(mixed: Path, key: str, names: str
         config_of(mixed, text)
 
 
-def test_the_allocation_may_name_a_domain_in_another_spelling(mixed: Path) -> None:
-    config = config_of(mixed, STATED, "'allocation.counts={S1: 1, S2: 1}'")
-    assert config.allocation.counts == {"s1": 1, "s2": 1}
-    config = config_of(mixed, STATED, "allocation.counts=any allocation.held_out=[S2]")
-    assert config.allocation.held_out == ("s2",)
-    config = config_of(mixed, STATED, "allocation.counts=any dataset.public=S2")
-    assert config.dataset.domains == ("s1",)
-    with refused(ConfigError, "allocation.held_out", "'s3'"):
-        config_of(mixed, STATED, "allocation.held_out=[s3]")
-
-
-def test_a_node_may_write_its_domain_in_another_spelling(mixed: Path) -> None:
-    config = config_of(mixed, STATED)
-    for name in ("S2", "s2 ", "s2\u200b"):
-        where = setup.place(config, make_context(1, {"domain": name, "data-dir": str(mixed)}, {}), setup.DEPLOYMENT)
-        assert where.domain == "s2"
-
-
 # --- copies -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def copied(mixed: Path) -> Path:
-    """Return the data-dir with one test image of s2 that is in training at s1, in other bytes; s1 has a split."""
-    for label in NUMBERS:
-        for split, kept in (("train", "123"), ("test", "4")):
-            (mixed / "s1" / split / label).mkdir(parents=True)
-            for number in kept:
-                (mixed / "s1" / label / f"{number}.png").rename(mixed / "s1" / split / label / f"{number}.png")
-        shutil.rmtree(mixed / "s1" / label)
-    with np.load(mixed / "s2_test.npz") as archive:
-        Image.fromarray(archive["x"][0]).save(mixed / "s1" / "train" / "0" / "copy.bmp")
-    return mixed
-
-
-LINE = "exact copies: 1 of 33 test images"
-
-
-def test_prepare_and_the_log_of_a_run_count_exact_copies(
-    copied: Path, capsys: pytest.CaptureFixture[str], run_inline: InlineRun
-) -> None:
-    given = [f"data-dir={copied}", STATED, "dataset.size=16"]
-    assert prepare.prepare("folders", given, as_json=False) == 0
-    line = capsys.readouterr().out.splitlines()[1]
-    assert LINE in line and "s2 test image 0 = s1 train s1/train/0/copy.bmp" in line
-    run = run_inline(dataset="folders", data_dir=str(copied), nodes=2, rounds=1, set=f"{SMALL} {STATED}")
-    assert LINE in (run.folder / "log.jsonl").read_text()
-    with np.load(copied / "s2_test.npz") as archive:
-        Image.fromarray(archive["x"][0]).save(copied / "s1" / "test" / "3" / "copy.bmp")
-    capsys.readouterr()
-    assert prepare.prepare("folders", given, as_json=True) == 0
-    out = capsys.readouterr().out
-    content = json.loads(out[out.index("{\n") :])["exact_copies"]
-    assert content["two_labels"] == 1 and content["tests_in_training"] > 0
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("", 1), ("allocation.held_out=[s2]", 1), ("allocation.held_out=[s1]", 0)],
-)
-def test_what_a_run_trains_on_decides(copied: Path, text: str, number: int) -> None:
-    """The training image of s1 is one of the test images of s2; held out, s1 is not trained on."""
-    assert len(copies.of_run(config_of(copied, STATED, "allocation.counts=any", text), 2)) == number
-
-
-def test_nodes_that_divide_all_images_have_copies_across_their_own_parts(copied: Path) -> None:
-    y = np.repeat(np.arange(11), 20)
-    x = np.stack([np.full((16, 16, 3), label, np.uint8) for label in y])  # twenty copies of each class
-    np.savez(copied / "s2_train.npz", x=x, y=y)
-    config = config_of(copied, STATED, "allocation.test_fraction=0.5 allocation.counts=any dataset.domains=[s2]")
-    (line,) = copies.of_run(config, 2)
-    assert "test images are training images too" in line
 
 
 def test_a_file_of_two_sites_stops_a_run_before_it_starts(mixed: Path) -> None:

@@ -1,9 +1,7 @@
 """The public set (``dataset.public``): nobody's images, the same on all nodes, refused where it cannot be."""
 
-import contextlib
 import functools
 import itertools
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +11,8 @@ import pytest
 from flwr.app import Message
 from placed_nodes import config, names, place, real
 from refusals import refused
-from support import InlineRun, public_set_feature
+from support import public_set_feature
 
-from fedshift.data import prepare
 from fedshift.run.checking import check_data
 from fedshift.site.deploy.exporting import export
 from fedshift_app.config.resolving import resolve
@@ -23,7 +20,6 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import identify_process
 from fedshift_app.node import data as node_data
 from fedshift_app.node.data import own_images, public_set
-from fedshift_app.run import build as run_build
 from fedshift_app.run import resuming
 from fedshift_core.errors import ConfigError, DataError, FederationError
 from fedshift_core.wire.messages import NodeIntroduction
@@ -67,13 +63,6 @@ def test_no_image_of_a_node_is_public(allocation: str) -> None:
     assert len(public.images) == len(pixels(public.images)) == domains * of_domain
     for index in range(8):
         assert not pixels(public.images) & held(cfg, index)
-
-
-def test_nodes_hold_the_images_that_they_hold_without_a_public_set_where_there_are_enough() -> None:
-    plain, with_one = config("allocation.share=0.3"), config("allocation.share=0.3 dataset.public=0.2")
-    for index in (0, 5):
-        one, other = (own_images(cfg, place(cfg, index)).train for cfg in (plain, with_one))
-        assert np.array_equal(one.x, other.x) and np.array_equal(one.y, other.y)
 
 
 def test_a_domain_is_public_as_a_whole_and_nobody_is_tested_on_it() -> None:
@@ -181,53 +170,6 @@ def test_a_users_own_public_site_is_no_domain_of_the_run(tmp_path: Path) -> None
 # --- printed ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "keys", ["allocation.test_fraction=0.2", "allocation.held_out=[street]", "allocation.counts={scan: 2, sketch: 1}"]
-)
-def test_prepare_prints_what_a_run_makes_public(keys: str, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["dataset.public=0.1", keys]
-    cfg = config(f"{given[0]} '{keys}'")
-    nodes = cfg.allocation.num_nodes() or 8
-    assert prepare.prepare("handwritten", given, as_json=True) == 0
-    printed = json.loads(capsys.readouterr().out)["public"]["images"]
-    assert set(printed) == set(cfg.allocation.deal(cfg.dataset.domains, nodes, 0))
-    assert sum(printed.values()) == len(public_set(cfg, place(cfg, 0, nodes)).images)
-
-
-@pytest.mark.parametrize("site", ["1", "null"])
-def test_preview_draws_a_public_site_of_any_name(site: str, tmp_path: Path) -> None:
-    images = ImageSet(np.zeros((6, 32, 32, 3), np.uint8), np.arange(6) % 2)
-    for name, split in itertools.product((site, "north", "south"), ("train", "test")):
-        files.write_npz(tmp_path / f"{name}_{split}.npz", images, ("a", "b"))
-    for public in (site, "2"):
-        with pytest.raises(DataError, match="not found") if public == "2" else contextlib.nullcontext():
-            assert prepare.preview("folders", [f"data-dir={tmp_path}"], "", "train", 1, "", public).height
-
-
-def test_a_run_tells_it_and_a_method_without_use_for_it_leaves_it_aside(run_inline: InlineRun) -> None:
-    few = "train.epochs=1 allocation.share=0.05 dataset.public=0.02"
-    run = run_inline(nodes=2, rounds=1, set=f"{few} dataset.domains=[scan,street]")
-    assert "'fedavg' does not use it" in (run.folder / "log.jsonl").read_text()
-    cfg = config(few, method="fedmd")
-    sha = public_set(cfg, place(cfg, 0, 4)).sha256
-    result = run_build.public_line(cfg, [node(0, sha, 28), node(1, sha, 28)])
-    assert "28 images" in result and sha[:12] in result
-
-
-def test_networks_differ_and_class_scores_alone_travel(run_inline: InlineRun) -> None:
-    text = (
-        "dataset.domains=[scan,street] dataset.public=0.02 allocation.share=0.05 train.epochs=1 model.name=cnn3 "
-        "model.per_node=[cnn3,cnn] method.public_epochs=1 method.first_epochs=1 method.public_images=10"
-    )
-    run = run_inline(method="fedmd", nodes=2, rounds=2, set=text)
-    scores, head = 7 * 10 * 4, 128  # 14 public images in two windows; what NumPy's format puts before an array
-    assert run.results["num_parameters"] == 0
-    assert [line["bytes_up"] for line in run.rounds] == [2 * (scores + head)] * 2
-    assert [line["bytes_down"] for line in run.rounds] == [0, 2 * (scores + head + 16 + head)]
-    assert [*run.rounds[0]["losses"]] == ["loss", "loss/ce"] and "loss/digest" in run.rounds[1]["losses"]
-    assert "14 images, the same on all nodes" in (run.folder / "log.jsonl").read_text()
-
-
 # --- the same on all nodes --------------------------------------------------------------------------------
 
 
@@ -272,12 +214,6 @@ def test_a_newcomer_has_the_runs_copy_whatever_comes_later(caplog: pytest.LogCap
     grid.copies |= {20: "b", 21: "b", 22: "b", 23: "a"}
     assert [one.node_id for one in roster.online(grid, timeout=1)] == [23, 6]  # type: ignore[arg-type]
     assert caplog.text.count("another public set than most nodes") == 1
-
-
-@pytest.mark.parametrize(("copies", "named"), [("ab", "1 with 9 images"), ("bbaac", "2 with 9 images")])
-def test_where_two_copies_are_as_frequent_none_is_taken(copies: str, named: str) -> None:
-    with refused(FederationError, named):
-        gathered(Copies(*copies))
 
 
 def test_a_tie_waits_for_another_node(monkeypatch: pytest.MonkeyPatch) -> None:

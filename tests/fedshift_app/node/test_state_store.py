@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Message, RecordDict
 from real_node import AppOfNode
 from refusals import refused
-from support import InlineRun, ListeningGrid, Run
+from support import ListeningGrid, Run
 
 from fedshift.site.deploy import exporting
 from fedshift.site.deploy.exporting import NodeFolder
@@ -223,21 +223,6 @@ def test_private_parts_come_from_the_disk_and_no_supernode_keeps_them(
     node.context.state = RecordDict()
     assert not node.ask("train", 4, **{names.MEMORY_ROUND: 3}).has_error()
     assert "back from its disk" in caplog.text
-
-
-def test_a_simulated_node_with_parts_of_an_earlier_round_reads_the_later_ones(run_inline: InlineRun) -> None:
-    late = [RecordDict()]
-
-    class Late(ListeningGrid):
-        def pass_on(self, message: Message, reply: Message) -> Message:
-            if (message.metadata.dst_node_id, message.metadata.message_type) == (1001, "train"):
-                context = self._contexts[1001]
-                late[:], context.state = [RecordDict(dict(context.state))], late[0]
-            return reply
-
-    plain, run = (run_inline(nodes=2, grid=grid, **FLAT) for grid in (None, Late))
-    assert lines_of(plain) == lines_of(run) and not any(line.get("started_anew") for line in run.rounds)
-    assert plain.results["weights_sha256"] == run.results["weights_sha256"]
 
 
 class Stopped(Exception):

@@ -1,9 +1,5 @@
 """``keep=best-validation``, ``evaluate.patience``, and runs that are made longer when they are resumed."""
 
-import contextlib
-import inspect
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,20 +9,18 @@ import pytest
 from flwr.app import MessageType
 from killing import KillAt, only, outcome, resume, start
 from refusals import refused
-from support import ROOT, ListeningGrid, node
+from support import ListeningGrid, node
 
 from fedshift.lab.pages.report import record_sections
 from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.results import loading
 from fedshift.run import reading
 from fedshift.run.engine import inline
-from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node.state_store import StateStore
-from fedshift_app.run import checkpoints, model_selection, resuming, status
+from fedshift_app.run import checkpoints, model_selection, status
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT, VALIDATION_LOSS_SUM
-from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.context import RoundResult
 
 VALIDATED = "allocation.validation_fraction=0.3"
@@ -227,31 +221,6 @@ def test_a_chosen_round_that_is_damaged_is_reported(
 # --- more rounds ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("method", "given", "named"),
-    [
-        ("fedavg", "train.schedule=cosine", "train.schedule=cosine"),
-        ("fedavg", "train.schedule=linear", "linear"),
-        ("fedproc", "", "fedproc"),
-        ("fedicon", "method.classifier_rounds=1", "method.classifier_rounds"),
-        ("fedicon", "method.lie=false", ""),
-        ("fedavg", "train.schedule=step train.schedule_steps=[7]", ""),
-    ],
-)
-def test_what_goes_by_the_number_of_rounds(method: str, given: str, named: str, tmp_path: Path) -> None:
-    kept = resolve({"method": method, "set": given, "rounds": 4}).model_dump(mode="json")
-    content = {"resolved": kept, "run_id": "0" * 32, "engine": "inline", "nodes": 4}
-    (tmp_path / "config.yaml").write_text(json.dumps(content))
-
-    def resumed(rounds: int) -> int:
-        return resuming.resolve({"resume": str(tmp_path), "rounds": rounds}, hold=False)[0].rounds
-
-    with refused(ConfigError, "rounds is 4", 9, named) if named else contextlib.nullcontext():
-        assert resumed(9) == 9
-    with pytest.raises(ConfigError, match="rounds is 4 there, requested is 3"):
-        resumed(3)
-
-
 def test_a_run_that_ended_early_says_so_and_is_not_made_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -264,15 +233,3 @@ def test_a_run_that_ended_early_says_so_and_is_not_made_longer(
     assert "round 2 of 4" in why and "evaluate.patience=1" in why
     assert why in compare([run.folder]).json() and f"{why}\n" in capsys.readouterr().out
     assert f"S{why[1:]}." in record_sections.sections(reading.read(run.folder))[0].notes
-
-
-def test_methods_that_read_the_number_of_rounds_say_so() -> None:
-    for method in registry.listed():
-        strategy = method.strategy_class()
-        source = inspect.getsource(inspect.getmodule(strategy))  # type: ignore[arg-type]
-        if strategy is not DomainStrategy and re.search(r"self\.federation\.rounds|fed\.rounds", source):
-            assert strategy.uses_rounds.__func__ is not DomainStrategy.uses_rounds.__func__, method.name
-    reading_them = [p.name for p in (ROOT / "clients").rglob("*.py") if "setup.rounds" in p.read_text()]
-    assert sorted(reading_them) == [
-        "dp_sgd.py", "fedthe.py", "scaffold.py", "trainer.py",  # the schedule of the learning rate; a target epsilon
-    ]  # fmt: skip

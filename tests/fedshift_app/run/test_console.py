@@ -7,7 +7,6 @@ import pytest
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import console
 from fedshift_app.run.console import duration, round_line
-from fedshift_core.limits import MOST_SHOWN
 from fedshift_strategies.federation.context import RoundResult
 
 DOMAINS = {"mnist": 91.26, "usps": 75.0, "mnistm": 68.14}
@@ -24,11 +23,6 @@ def table(**changes: Any) -> str:
         "best_test": {"round": 4, "domains": BEST, "avg": 80.0}, "avg": 78.13, "std": 11.88,
     }  # fmt: skip
     return console.table(results | changes, resolve({}))
-
-
-def row(text: str, first: str) -> list[str]:
-    """Return the cells of the table row that starts with ``first``."""
-    return next(line.split()[1:] for line in text.splitlines() if line.split()[:1] == [first])
 
 
 @pytest.mark.parametrize(
@@ -75,23 +69,6 @@ def test_a_table_has_a_row_of_each_domain_and_of_averages(changes: dict[str, Any
     assert {*rows} <= {" ".join(line.split()) for line in text.splitlines()}
     assert all(line.isprintable() for line in text.splitlines())
     assert ("60, 70, 80, 90, 100" in text) == ("averaged_over" in changes)
-
-
-def test_a_table_of_a_resumed_run_shows_few_names_of_an_earlier_version() -> None:
-    text = table(others={f"\x1b[2J\n{i}" + "x" * 100_000: FINAL for i in range(900)})
-    assert all(line.isprintable() for line in text.splitlines())
-    assert len(text) < 100_000 and text.splitlines()[2].count("[2J") == MOST_SHOWN
-
-
-def test_a_table_has_figures_next_to_the_accuracies_where_there_is_room() -> None:
-    short = {"accuracy": 90.0, "balanced_accuracy": 81.0, "macro_f1": 80.04, "auc": None, "ece": 3.0}
-    by_domain = {"mnist": {"n": 2000, **short}, "usps": None, "mnistm": {"n": 90, **short}}
-    figures = {"round": 7, "domains": by_domain, "overall": {"n": 2090, **short}}
-    text = table(figures=figures)
-    assert row(text, "mnist")[-3:] == ["81.0", "80.0", "2000"] and row(text, "usps")[-3:] == ["missing"] * 3
-    assert max(map(len, text.splitlines()[2:])) <= 100
-    many = table(figures=figures, others={f"bn=averaged-{i}": OTHER for i in range(3)})
-    assert "macro-F1^" not in many and "2090 test images" in many
 
 
 @pytest.mark.parametrize(

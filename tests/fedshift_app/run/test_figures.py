@@ -2,22 +2,17 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sklearn import metrics
-from support import InlineRun, node
+from support import InlineRun
 
-from fedshift_app.config.resolving import resolve
 from fedshift_app.features.figures import show as figures
 from fedshift_app.features.figures.node import Counting, count
-from fedshift_app.run import sections
-from fedshift_core.shown import History
 from fedshift_core.wire.counts import MOST_CLASSES, Counts
-from fedshift_strategies.federation.context import RoundResult
 
 FILE = "figures.json"
 QUICK = "train.epochs=1 allocation.share=0.05"
@@ -87,17 +82,6 @@ def test_what_is_not_defined_is_none_and_left_out_of_means() -> None:
     assert result.images == 3 and result.calibration[0].sum() == 3  # counted somewhere
 
 
-def test_batches_and_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedshift_app.features.figures.node.CHUNK", 50)
-    logits, y = drawn(4)
-    counting = Counting(4)
-    for part in torch.arange(600).split(64):
-        counting.add(logits[part], logits[part].argmax(dim=1), y[part])
-    whole = counted(logits, y)
-    for name, array in counting.total().arrays("a").items():
-        assert np.allclose(array, whole.arrays("a")[name], rtol=1e-12)
-
-
 # --- in runs -------------------------------------------------------------------------------------------
 
 
@@ -126,27 +110,3 @@ def test_a_run_with_figures_has_the_numbers_of_one_without(run_inline: InlineRun
 
 
 # --- what is kept --------------------------------------------------------------------------------------
-
-
-def test_only_the_figures_of_that_round_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config, passing = resolve({}), {"figures": {"a": counted(*drawn(3)), "b": None}}
-    result = figures.show(History(config, (RoundResult(4, passing=passing),), classes=("x", "y", "z"))).section
-    assert result is not None and result["overall"] is None and result["domains"]["b"] is None
-    (tmp_path / FILE).write_text(json.dumps(result))
-    assert sections.kept(tmp_path, 4, config) == {"figures": result}
-    assert sections.kept(tmp_path, 3, config) == sections.kept(tmp_path, None, config) == {}
-    for damaged in ("{", "[1]", json.dumps(result | {"domains": {"a": {"n": -1}}})):
-        (tmp_path / FILE).write_text(damaged)
-        caplog.clear()
-        assert sections.kept(tmp_path, 4, config) == {}
-        assert FILE in caplog.text
-
-
-def test_distinct_images_are_counted() -> None:
-    shared = [node(index, domain="a", num_test=90) for index in range(2)]
-    apart = [node(i, domain="a", num_test=40 + i, shared_test=False) for i in range(2)]  # of real nodes, each its own
-    unheld = [node(0, domain="a", num_test=5, unheld_tests=(("c", 7),)), node(1, domain="b", unheld_tests=(("c", 7),))]
-    for nodes, domain, images in ((shared, "a", 90), (apart, "a", 81), (unheld, "c", 7)):
-        assert figures.test_images(nodes, domain, drawn=False) == images
-    assert figures.test_images(shared, "a", drawn=True) is None  # they may overlap
-    assert figures.images_text(180, 90, "") == "90 (180 scores)"

@@ -6,14 +6,12 @@ import io
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 from flwr.app import MessageType
 from killing import KEEPING, SHORT, STAGES, KillAt, only, outcome, resume, start
@@ -22,9 +20,8 @@ from support import Command, ListeningGrid, Run, listening
 from fedshift.run.engine import inline
 from fedshift_app.run import disk_space, status
 from fedshift_core import atomic_io
-from fedshift_core.disk_use import LARGE, RESERVE, bytes_in
+from fedshift_core.disk_use import bytes_in
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
-from fedshift_datasets.io import kept
 
 FLAT = {"method": KEEPING, "rounds": 3, "set": SHORT}
 ARGUMENTS = ["handwritten", f"method={KEEPING}", "rounds=3", *SHORT.split(), "engine=inline", "nodes=4", "report=false"]
@@ -133,13 +130,6 @@ def test_nodes_that_cannot_keep_their_private_parts_end_the_run_which_goes_on_wi
     assert outcome(resume(tmp_path)) == outcome(whole_run)
 
 
-def test_scoring_needs_no_room(tmp_path: Path, full_while: Callable[..., None]) -> None:
-    full_while(MessageType.EVALUATE, "/")
-    run = start(tmp_path, **FLAT | {"rounds": 1})
-    assert None not in run.rounds[0]["accuracy"].values()
-    assert run.rounds[0]["left_out"] == []
-
-
 def test_a_status_and_a_log_that_cannot_be_written_end_no_run(
     tmp_path: Path, failing: Failing, whole_run: Run, capsys: Any
 ) -> None:
@@ -208,61 +198,7 @@ def test_too_little_room_is_refused_before_there_is_a_folder(
     assert not (tmp_path / "runs").exists()
 
 
-def test_little_room_is_reported_and_much_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    warning, free = Mock(), Mock()
-    monkeypatch.setattr(disk_space.log, "warning", warning)
-    monkeypatch.setattr(disk_space, "free", free)
-    needed = disk_space.Needed(checkpoint=1_000_000, folder=7_500_000, texts=0)
-    for left, lines in ((7_500_000, 0), (2_000_000, 1)):
-        free.return_value = left
-        disk_space.check(tmp_path, needed)
-        assert warning.call_count == lines
-    text, *values = warning.call_args.args
-    assert "2 MB" in (said := text % tuple(values)) and "7.5 MB" in said
-    free.return_value = 1_999_999
-    with pytest.raises(ConfigError, match=r"2 MB .* 7\.5 MB"):
-        disk_space.check(tmp_path, needed)
-
-
-def test_large_files_leave_the_last_of_a_disk_to_logs_and_databases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, left = tmp_path / "weights", RESERVE + LARGE
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=left))
-    atomic_io.write_durably(file, bytes(LARGE))
-    left -= 1
-    with pytest.raises(atomic_io.DiskError, match="weights: No space left on device: the last 256 MiB stay free"):
-        atomic_io.write_durably(file, b"1" * LARGE)
-    assert file.read_bytes() == bytes(LARGE)
-    atomic_io.write_durably(file, b"1" * (LARGE - 1))  # as a ledger or the owner's switch
-    with kept.building(tmp_path / "images") as new, pytest.raises(OSError, match="256 MiB"):
-        kept.mapped(new, (LARGE,), np.zeros(1, np.int64)).__enter__()
-
-
 # --- a clock that jumps, and kills next to the checkpoint ----------------------------------------------------------
-
-
-def test_a_clock_that_jumps_changes_nothing(
-    tmp_path: Path, whole_run: Run, monkeypatch: pytest.MonkeyPatch, kill_at: KillAt
-) -> None:
-    """Back by years and forward again, in each second call, in a run that is killed and resumed."""
-    real, calls = time.time, iter(range(10**6))
-    monkeypatch.setattr(time, "time", lambda: real() - (10**8 if next(calls) % 2 else 0))
-    with kill_at("weights-00003", "half"):
-        start(tmp_path, **FLAT)
-    run = resume(tmp_path)
-    assert outcome(run) == outcome(whole_run)
-    assert 0 < run.results["seconds"] < 600
-    content = status.read(run.folder)
-    assert (content.state, content.seconds < 600, content.seconds_left) == ("completed", True, 0.0)
-
-
-def test_a_run_of_a_second_that_was_before_gets_a_folder_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time, "strftime", lambda form, *_: "20200101-000000")
-    names = [start(tmp_path, rounds=1, set=SHORT).folder.name for _ in range(2)]
-    assert names == ["handwritten-fedavg-seed0-20200101-000000", "handwritten-fedavg-seed0-20200101-000000-1"]
 
 
 @pytest.mark.parametrize(("file", "stage"), [("status.json", "half"), *(("results.json", stage) for stage in STAGES)])
@@ -283,15 +219,6 @@ def refused(folder: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         resume(folder)
     return str(caught.value)
-
-
-@pytest.mark.parametrize("stage", ["before", "half", "unnamed"])
-def test_a_kill_as_a_run_begins_leaves_no_run(stage: str, tmp_path: Path, kill_at: KillAt) -> None:
-    with kill_at("config.yaml", stage):
-        start(tmp_path, rounds=1, set=SHORT)
-    assert "is not the folder of a run: it has no config.yaml" in refused(tmp_path)
-    with pytest.raises(ConfigError, match="no run folder in"):
-        status.newest(tmp_path)
 
 
 def test_an_error_of_the_disk_names_the_file_and_is_both_kinds(tmp_path: Path, failing: Failing) -> None:

@@ -1,7 +1,6 @@
 """``resume=FOLDER round=N``: the rounds that are kept, and going back to one of them; changed images are noticed."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from killing import KEEPING, NODES, SHORT, KillAt, killing, only, outcome, resume, start
+from killing import KEEPING, NODES, KillAt, killing, only, outcome, resume, start
 from support import Command, InlineRun, Killed, Run, refusal_of
 
 from fedshift.run.launch import runner
@@ -19,7 +18,6 @@ from fedshift_app.run import checkpoints, status
 from fedshift_core.errors import ConfigError
 from fedshift_core.kept_rounds import KEEP_STEPS, kept_rounds
 from fedshift_datasets import catalog
-from fedshift_datasets.base import Source
 from fedshift_datasets.io import cache
 
 # --- what is kept -------------------------------------------------------------------------------------------------
@@ -196,33 +194,3 @@ def test_images_that_changed_are_noticed_though_their_labels_did_not(
     for name in names:
         change(data, name)  # once more: as they were
     assert Run(runner.run_inline({"resume": str(folder)}, 2)).results["rounds"] == 3
-
-
-def test_a_touched_or_moved_file_and_an_empty_cache_are_no_other_images(
-    data: Path, tmp_path: Path, on_digits: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = on_digits("weights-00002")
-    for file in data.iterdir():
-        os.utime(file, (1, 1))
-    moved = data.rename(tmp_path / "moved")
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "another-cache"))
-    catalog.load.cache_clear()
-    run = Run(runner.run_inline({"resume": str(folder), "data-dir": str(moved)}, 2))
-    assert run.results["resumed_after"] == [1]
-
-
-def test_the_command_looks_at_images_before_anything_starts(
-    data: Path, on_digits: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, fedshift: Command
-) -> None:
-    folder = on_digits("weights-00002")
-    change(data, "mnist_train")
-    monkeypatch.setattr(runner, "run_simulation", lambda *given: pytest.fail("it started"))
-    ended = fedshift("run", f"resume={folder}")
-    assert ended.code == 1 and "mnist train" in ended.err
-
-
-def test_drawn_images_have_no_fingerprint(tmp_path: Path, kill_at: KillAt) -> None:
-    assert catalog.content("handwritten", "scan", "train", Source()) is None
-    with kill_at("weights-00002", "before"):
-        start(tmp_path, set=SHORT)
-    assert "images: {}" in (only(tmp_path) / "config.yaml").read_text()

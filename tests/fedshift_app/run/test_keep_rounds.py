@@ -12,13 +12,10 @@ from killing import KillAt, only, outcome, resume, start
 from refusals import refused
 from support import Run
 
-from fedshift.lab.grid.sweep import grid
-from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import state_store
 from fedshift_app.node.state_store import StateStore
-from fedshift_app.run import build as run_build
-from fedshift_app.run import checkpoints, disk_space, model_selection
+from fedshift_app.run import checkpoints, model_selection
 from fedshift_core.errors import ConfigError
 from fedshift_core.kept_rounds import kept_rounds
 from fedshift_core.limits import MOST_KEPT
@@ -95,15 +92,6 @@ def test_a_node_has_its_private_parts_of_each_round_that_is_kept(
 # --- the key --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("argument", ["keep_rounds=9,1,9", "keep-rounds=[1,9]", "keep_rounds=1, 9"])
-def test_ways_to_say_it(argument: str) -> None:
-    flat, _ = parse_arguments(["handwritten", "rounds=9", argument])
-    assert resolve(flat).keep_rounds == (1, 9)
-    assert (config("keep_rounds=7").keep_rounds, config("keep_rounds=").keep_rounds) == ((7,), ())
-    point = grid.points(grid.read(["handwritten", "rounds=9", argument]))[0]
-    assert [one.config.keep_rounds for one in point] == [(1, 9)]  # its commas make no grid
-
-
 @pytest.mark.parametrize(
     ("said", "named"),
     [
@@ -114,18 +102,6 @@ def test_ways_to_say_it(argument: str) -> None:
 def test_what_cannot_be_kept(said: str, named: object) -> None:
     with refused(ConfigError, "keep_rounds", named):
         config(f"keep_rounds={said}", 9)
-
-
-def test_the_estimate_of_room_counts_them() -> None:
-    def needed(more: str) -> disk_space.Needed:
-        requested = config(more)
-        initial, federation = run_build.prepare(requested, "inline")
-        return disk_space.needed(requested, initial, federation, 0, simulated=True)
-
-    plain = needed("")
-    assert needed("keep_rounds=1,2,3").folder == plain.folder + 3 * plain.checkpoint
-    best = "allocation.validation_fraction=0.3 keep=best-validation"
-    assert needed(f"{best} keep_rounds=1,2,3").folder == needed(best).folder + 6 * plain.checkpoint
 
 
 # --- runs -----------------------------------------------------------------------------------------------------

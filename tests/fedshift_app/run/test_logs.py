@@ -66,16 +66,6 @@ def test_an_exception_is_reported_without_its_traceback() -> None:
     assert "Traceback" not in str(line)
 
 
-def test_of_flower_only_warnings_are_kept(tmp_path: Path) -> None:
-    with logs.written_to(tmp_path):
-        logging.getLogger("flwr").info("one of a dozen")
-        logging.getLogger("flwr").warning("the SuperLink does not answer")
-    logging.getLogger("flwr").warning("afterwards")
-    assert [(line["logger"], line["message"]) for line in lines(tmp_path)] == [
-        ("flwr", "the SuperLink does not answer")
-    ]
-
-
 #: Each value of the variable in a child of one process, which has imported what takes long.
 IN_EACH_FORMAT = f"""
 import os, sys

@@ -13,11 +13,9 @@ from support import InlineRun, undrawn
 from fedshift.export import saving
 from fedshift.export.saving import Wanted
 from fedshift.lab.grid.rescore import command as rescoring
-from fedshift.lab.grid.sweep.progress import Timed, time_left
 from fedshift.lab.grid.tune import requested
 from fedshift.lab.pages.report import build
 from fedshift.lab.tables.compare import compare
-from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import console, resuming, status
 from fedshift_core.errors import ConfigError
@@ -85,18 +83,3 @@ def test_what_needs_a_round_says_so(finished_run: InlineRun) -> None:
 def test_settings_that_need_a_round_are_refused(keys: str, named: str) -> None:
     with refused(ConfigError, named):
         resolve({"rounds": 0, "set": keys})
-
-
-@pytest.mark.parametrize("given", [{"method": "fedicon"}, {"set": "train.warmup_rounds=3"}])
-def test_zero_is_typed_as_any_number_and_the_default_is_the_experiments(given: dict[str, Any]) -> None:
-    assert parse_arguments(["rounds=0"])[0]["rounds"] == 0
-    assert resolve({"rounds": 0, **given}).rounds == 0  # of which some need more to train
-    assert resolve({}).rounds == resolve({"rounds": -1}).rounds > 0
-    with refused(ConfigError, "rounds", "'-1'"):
-        parse_arguments(["rounds=-1"])
-
-
-def test_a_sweep_estimates_time_with_runs_that_only_score() -> None:
-    only_scores, trains = Timed("fedavg", 0, 4.0), Timed("fedavg", 3, 12.0)
-    assert time_left([only_scores], [], [only_scores, only_scores], 1) == 8.0
-    assert time_left([only_scores, trains], [], [trains], 1) == 12.0

@@ -1,18 +1,13 @@
 """A model that predicts one class in every scored round is named, with what to try."""
 
-from typing import Any
-
 import numpy as np
 import pytest
-from support import InlineRun, server_feature
+from support import InlineRun
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.features.figures import show
-from fedshift_app.features.figures.server import CountedFigures
 from fedshift_app.run import console
-from fedshift_core.shown import History
 from fedshift_core.wire.counts import Counts
-from fedshift_strategies.federation.context import RoundResult
 
 
 @pytest.mark.parametrize(
@@ -31,31 +26,6 @@ def test_of_a_round(by_domain: list[tuple[int, ...]], name: str) -> None:
     sums = [np.array([each[:3], (0, 0, 0), each[3:]]) for each in by_domain]
     counts = [Counts(each, np.zeros((3, 15)), None, None) for each in sums]
     assert show.one_class(counts, ("cat", "dog", "cow")) == name
-
-
-def test_of_a_run_only_where_every_scored_round_did() -> None:
-    def of_run(*rounds: RoundResult) -> Any:
-        unscored = [RoundResult(1), RoundResult(2, {"a": 50.0}, evaluated_share=0.1)]
-        found = show.show(History(resolve({}), [*unscored, *rounds])).results.get(show.ONE_CLASS)
-        return found and (found["class"], found["rounds"])
-
-    dogs = [RoundResult(number, {"a": 33.0}, shown={show.ONE_CLASS: "dog"}) for number in (3, 4)]
-    assert of_run(*dogs) == ("dog", 2)
-    assert of_run(*dogs, RoundResult(5, {"a": 33.0}, shown={show.ONE_CLASS: "cat"})) == (show.SEVERAL, 3)
-    assert of_run(*dogs, RoundResult(5, {"a": 40.0})) is of_run() is None
-
-
-def test_after_three_such_rounds_it_is_said_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for names, warnings in ((["dog"] * 5, 1), (["dog", "", "dog", "dog", "dog"], 0)):
-        predicted = iter(names)
-        monkeypatch.setattr(show, "one_class", lambda counts, classes, predicted=predicted: next(predicted))
-        feature = server_feature(CountedFigures, rounds=9)
-        for server_round in range(1, 6):
-            feature._look({"a": None}, RoundResult(server_round))
-        assert ["'dog'" in record.message for record in caplog.records] == [True] * warnings
-        caplog.clear()
 
 
 def test_a_run_says_so_in_log_summary_and_metrics(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from refusals import refused
 
-from fedshift.run.launch import runner
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node.setup import place
@@ -47,12 +46,6 @@ def test_another_number_of_nodes_is_refused_with_the_option_to_give(
     """A number that is fixed is the only one, and a run that is continued wants as many as it had."""
     with refused(ConfigError, f"wants {wanted} nodes", f"has {here}", f"num-supernodes={wanted} "):
         flwr_run.look(resolve(flat), grid(here), before)
-
-
-@pytest.mark.parametrize(("flat", "here"), [(FLAT, 4), (FLAT, 5), (FLAT, 8), (FLAT, 9), (TWO, 2)])
-def test_any_number_with_a_node_for_each_domain_will_do(flat: dict[str, Any], here: int) -> None:
-    assert f"has {here}" in flwr_run.look(resolve(flat), grid(here), None)
-    assert flwr_run.usual_nodes(resolve(flat)) == runner.num_nodes(resolve(flat), None)
 
 
 def test_nodes_that_come_while_the_app_is_loaded_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

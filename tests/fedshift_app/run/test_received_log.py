@@ -99,13 +99,6 @@ def asked(node_id: int, **config: Any) -> Message:
     return Message(RecordDict({"config": ConfigRecord({"server-round": 2, **config})}), node_id, "train")
 
 
-def test_messages_that_come_one_after_the_other_are_not_waited_for() -> None:
-    grid: Any = Queue([])
-    ReceivedLog(grid)
-    grid.push_messages(grid.order.append("made") or asked(7) for _ in range(2))
-    assert grid.order == ["made", "queued"] * 2
-
-
 def test_packed_replies_of_a_queue_are_logged_as_they_left_and_whatever_they_hold(tmp_path: Path) -> None:
     content = RecordDict({
         "arrays": encode({"w": np.ones((2, 3))}), "metrics": MetricRecord({"n": [3, 4]}),

@@ -116,16 +116,6 @@ def test_any_moment_will_do(name: str, stage: str, tmp_path: Path, kill_at: Kill
     assert not list(run.folder.glob("checkpoint/*.part"))
 
 
-def test_a_run_with_few_checkpoints_goes_on_from_its_first_round(tmp_path: Path, kill_at: KillAt) -> None:
-    settings = f"{SHORT} checkpoint_seconds=1000"
-    whole = start(tmp_path / "whole", set=settings)
-    with kill_at("metrics.jsonl:3", "half"):
-        start(tmp_path / "runs", set=settings)
-    run = resume(tmp_path / "runs")
-    assert outcome(run) == outcome(whole)
-    assert run.results["resumed_after"] == [1]
-
-
 def test_killed_while_it_is_resumed(tmp_path: Path, kill_at: KillAt, whole_run: Run) -> None:
     with kill_at("round-00002.json", "before"):
         start(tmp_path, method=KEEPING)
@@ -349,12 +339,6 @@ def test_an_edited_configuration_is_refused_or_taken_and_noted(interrupted: Path
 def test_what_cannot_change_within_a_run(key: str, value: Any, interrupted: Path) -> None:
     edit(only(interrupted), *key.split("."), to=value)
     check_refused(interrupted, f"{key} is ", **{"allow-changed": True})
-
-
-def test_the_same_experiment_in_words_and_other_timeouts_are_accepted(interrupted: Path) -> None:
-    same = {"experiment": "handwritten", "method": "fedprox", "rounds": ROUNDS, "output-dir": "elsewhere"}
-    settings = f"{SHORT} federation.round_timeout=5 federation.node_timeout=7"
-    assert resume(interrupted, **same, set=settings, profile=True).results["resumed_after"] == [1]
 
 
 @pytest.mark.parametrize(

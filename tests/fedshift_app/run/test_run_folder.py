@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from safetensors.numpy import load_file
 from support import node
 
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run import versions
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.folder import RunFolder, weights_hash
 from fedshift_app.run.summary import finite, summary
@@ -85,15 +83,6 @@ def test_missing_domain_is_not_zero() -> None:
     assert summarised(history({"a": None}, {"a": 0.0}))["best_test"]["round"] == 2  # 0 % is better than no answer
 
 
-def test_rounds_that_were_not_scored_count_in_the_totals_only() -> None:
-    """Of nine rounds, 2 and 5 to 9 are scored: the last five of those are the last five of all."""
-    values = [{}, {"a": 99.0}, {}, {}, {"a": 10.0}, {"a": 20.0}, {"a": 30.0}, {"a": 40.0}, {"a": None}]
-    result = summarised(history(*values))
-    assert (result["rounds"], result["averaged_rounds"], result["bytes_up"]) == (9, 5, 450)
-    assert (result["domains"], result["final"]) == ({"a": 25.0}, {"a": None})
-    assert result["best_test"] == {"round": 2, "chosen_on": "test images", "domains": {"a": 99.0}, "avg": 99.0}
-
-
 @pytest.mark.parametrize(
     ("scored", "over"),
     [
@@ -109,24 +98,7 @@ def test_rounds_behind_the_mean_are_named_where_they_are_not_the_last_ones(
     assert (result["averaged_rounds"], result.get("averaged_over")) == (min(5, len(scored)), over)
 
 
-def test_the_first_of_the_best_rounds_on_validation_images_is_chosen() -> None:
-    rounds = history({"a": 10.0, "b": 30.0}, {"a": 20.0, "b": 40.0}, {}, {"a": 90.0, "b": 90.0})
-    assert "best_validation" not in summarised(rounds)
-    validated = {0: {"a": 50.0, "b": 60.0}, 1: {"a": 80.0, "b": 40.0}, 3: {"a": 70.0, "b": 50.0}}  # means 55, 60, 60
-    for index, accuracy in validated.items():
-        rounds[index].shown["validation"] = dict(accuracy)
-    assert summarised(rounds)["best_validation"] == {
-        "round": 2, "chosen_on": "validation images", "domains": {"a": 20.0, "b": 40.0}, "avg": 30.0,
-    }  # fmt: skip
-
-
 # --- what JSON and hashes need ----------------------------------------------------------------------------
-
-
-def test_finite_at_any_depth() -> None:
-    nan, inf = math.nan, math.inf
-    value = {"a": nan, "b": [1.0, inf, (-inf, 2)], "c": {"d": {"e": nan}}, "f": "nan", "h": True}
-    assert finite(value) == {"a": None, "b": [1.0, None, [None, 2]], "c": {"d": {"e": None}}, "f": "nan", "h": True}
 
 
 def test_hash_changes_with_bytes_name_type_shape_and_order_alone() -> None:
@@ -177,13 +149,6 @@ def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
     assert commit(tmp_path).endswith("-dirty")
 
 
-def test_a_process_has_the_commit_of_the_files_that_it_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later commit is not what it computes with; runs of a sweep are forked from one process."""
-    before = versions.own_commit()
-    monkeypatch.setattr(versions, "commit", lambda _: "after")
-    assert versions.own_commit() == before
-
-
 def test_metrics_have_one_line_per_round(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     first = RoundResult(1, {"a": 40.0, "b": None}, losses={"loss": math.nan, "ce": 2.0}, seconds=1.23456)
@@ -222,12 +187,3 @@ def test_results(tmp_path: Path) -> None:
     assert expected.items() <= written.items()
     assert written["nodes"][1] == {"index": 1, "domain": "b", "num_examples": 5, "class_counts": [3, 0, 2]}
     assert not list(folder.path.rglob("*.part"))
-
-
-def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inline and deployed runs need no Ray, of which there are no wheels for each Python."""
-    known = versions.version
-    gone = Mock(side_effect=lambda name: known({"ray": "not-installed"}.get(name, name)))
-    monkeypatch.setattr(versions, "version", gone)
-    packages = versions._packages.__wrapped__()
-    assert "ray" not in packages and "torch" in packages

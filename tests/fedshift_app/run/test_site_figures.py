@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import own_sites
 import pytest
-from refusals import refused
 from support import InlineRun, ListeningGrid, Run, undrawn
 
 from fedshift.lab.pages.report import command
-from fedshift.lab.tables.compare import by_site, compare, keep
-from fedshift.run import reading
+from fedshift.lab.tables.compare import by_site
 from fedshift.run.html.site_section import section, text
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
@@ -24,7 +22,6 @@ from fedshift_app.flower.internals import make_context
 from fedshift_app.node import data as node_data
 from fedshift_app.node import setup, state_folder
 from fedshift_app.node.requests import NodeRequest
-from fedshift_core.errors import ConfigError
 
 FILE = "site_figures.json"
 QUICK = "train.epochs=1 allocation.share=0.05"
@@ -173,45 +170,3 @@ def test_a_real_node_logs_its_figures_and_hides_those_of_few_images(
         (next(csv.DictReader([*table.csv().splitlines()])), ""),
     ):
         assert (record["value"], record["mark"], record["site"]) == (empty, "too few", "north")
-
-
-def test_a_table_of_sites_by_method_warns_of_class_mixes(
-    hospitals: Path, run_inline: InlineRun, tmp_path: Path
-) -> None:
-    flat: dict[str, Any] = {"dataset": "folders", "data_dir": str(hospitals), "nodes": 2, "rounds": 1, "set": OWN}
-    runs = [run_inline(method=method, **flat) for method in ("fedavg", "fedprox")]
-    folders = [run.folder for run in runs]
-    table = by_site(folders, "auroc")
-    head, north, *_ = table.grid()
-    assert head == ["site", "images", "patients", "fedavg", "fedprox"]
-    assert north == ["north", "28", "10", *(text(figures(run).sites[0].auroc) for run in runs)]
-    assert any("class mixes of sites differ" in warning for warning in table.warnings)
-    for score, warned in (("auc", True), ("final", False)):
-        warnings = compare(folders, score=score).numbers.warnings
-        assert any("class mixes" in warning for warning in warnings) == warned
-
-    kept = keep(folders, tmp_path / "kept")
-    again = by_site(kept, "auroc")
-    assert ([line[:3] for line in again.grid()], again.warnings) == (
-        [line[:3] for line in table.grid()],
-        table.warnings,
-    )
-    for figure in ("auc", "recall:disc", "auroc:", "auroc:disk"):
-        with refused(ConfigError, figure.rpartition("auroc:")[2]):
-            by_site(folders, figure)
-    with refused(ConfigError, "--keep"):
-        by_site(kept, "auroc:disc")
-
-
-def test_runs_without_figures_of_sites_are_named(finished_run: InlineRun) -> None:
-    run = finished_run(rounds=1, nodes=2, set=f"{QUICK} dataset.domains=[scan,sketch]")
-    results = run.folder / "results.json"
-    content = json.loads(results.read_text())
-    results.write_text(json.dumps(without(content, "site_figures")))
-    with refused(ConfigError):
-        by_site([run.folder], "auroc")
-    assert section(reading.read(run.folder).sections.get("site_figures")).missing
-    content["site_figures"]["sites"][0]["auroc"]["value"] = 1.5
-    results.write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match=r"site_figures: sites\.0\.auroc\.value"):
-        reading.read(run.folder)

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from flwr.app import Message
 from refusals import refused
-from run_folders import RESULTS, STATUS
+from run_folders import STATUS
 from support import ROOT, Command, InlineRun, listening, node
 
 from fedshift.run.engine import inline
-from fedshift.run.launch import runner, site_status, watching
+from fedshift.run.launch import runner, watching
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import exit_codes, status
-from fedshift_app.run.files import LOCK_FILE, RESULTS_FILE
+from fedshift_app.run.files import LOCK_FILE
 from fedshift_core.atomic_io import Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
@@ -122,20 +122,6 @@ def test_waiting_for_nodes_is_reported_with_who_is_there(written: Any, tmp_path:
     assert status.resume_command(tmp_path, "deployment").startswith("flwr run APP SITE ")
 
 
-def test_of_very_many_nodes_those_of_the_phase_are_named(written: Any, tmp_path: Path) -> None:
-    nodes = nodes_of(status.MOST_NODES + 1)
-    file = written("simulation", nodes)
-    assert status.read(tmp_path).nodes == []
-    file.connected(nodes[1:], nodes)
-    file.silent({13: 0.0})
-    file.asked(1, nodes[5:7], training=True)
-    result = status.read(tmp_path)
-    assert [(entry.index, entry.connected) for entry in result.nodes] == [
-        (0, False), (3, True), (5, True), (6, True)
-    ]  # fmt: skip
-    assert result.unknown == [] and "1001" in status.block(result)
-
-
 def folder_with(tmp_path: Path, state: str, **more: Any) -> Path:
     """Return the folder of a run whose process is no more, as it last stood."""
     (tmp_path / status.FILE).write_text(json.dumps(STATUS | {"state": state, "round": 2, "rounds": 3} | more))
@@ -162,50 +148,12 @@ def test_the_lock_tells_whether_a_run_goes_on(tmp_path: Path, states: str, locke
     lock.release()
 
 
-def test_a_finished_run_that_goes_on_with_more_rounds_is_not_completed(tmp_path: Path) -> None:
-    """Another process holds its folder; the one that has just finished it holds it a moment longer."""
-    results = tmp_path / RESULTS_FILE
-    results.write_text(json.dumps(RESULTS))
-    lock = Lock(folder_with(tmp_path, "completed") / LOCK_FILE)
-    assert status.read(tmp_path).state == "gathering"
-    folder_with(tmp_path, "completed", **json.loads((tmp_path / LOCK_FILE).read_text()))
-    assert status.read(tmp_path).state == "completed"
-    lock.release()
-    results.unlink()  # as the process does that goes on; it was killed then
-    result = status.read(tmp_path)
-    assert (result.state, result.resume) == ("interrupted", f"fedshift run resume={tmp_path}")
-    folder_with(tmp_path, "evaluating")  # killed after its last word
-    for lost, state in (({}, "completed"), ({"1": [0]}, "degraded")):
-        results.write_text(json.dumps(RESULTS | {"lost": lost}))
-        assert status.read(tmp_path).state == state
-
-
-def test_what_nodes_said_moves_no_cursor_and_fills_no_screen() -> None:
-    hostile = "\x1b[2J\nround 9/9  scan 100.0" + "x" * 100_000
-    left_out = [{"round": 1, "node": i, "reason": hostile} for i in range(900)]
-    shown = status.Status(**STATUS | {"folder": "f", "error": hostile, "left_out": left_out})
-    lines = status.block(shown).splitlines()
-    assert len(lines) == 4 + status.MOST_LEFT_OUT + 1 + 2
-    assert all(line.isprintable() and len(line) <= status.MOST_LINE for line in lines)
-    assert f"  left out  {900 - status.MOST_LEFT_OUT} more" in lines
-
-
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
 def test_what_cannot_be_said_is_reported(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / status.FILE).write_text(content)
     with pytest.raises(ConfigError, match=status.FILE):
         status.read(tmp_path)
-
-
-def test_the_newest_run_is_shown(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no run folder in"):
-        status.newest(tmp_path)
-    for name, age in (("b", 5), ("a", 1), ("c", 9)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").touch()
-        os.utime(tmp_path / name / "config.yaml", (time.time() - age,) * 2)
-    assert status.newest(tmp_path).name == "a"
 
 
 # --- a site ----------------------------------------------------------------------------------------
@@ -236,14 +184,6 @@ def test_a_site_is_asked_by_flowers_own_commands(
     assert output == {"site": "clinic", "supernodes": NODES["nodes"], "runs": RUNS["runs"]}
     assert watching.show([], as_json=False, watch=False, site="clinic") == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
-
-
-@pytest.mark.parametrize("text", ['{"success": false, "error-message": "no\\nconnection"}', "Usage"])
-def test_an_error_of_flwr_is_reported_in_a_line(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    answer(monkeypatch, text)
-    with refused(FederationError, "clinic") as caught:
-        site_status.read("clinic")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_and_a_site_are_two_questions() -> None:

@@ -3,11 +3,7 @@
 import json
 import math
 import socket
-import struct
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -45,13 +41,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", local)
 
 
-@pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    made = Mock()
-    monkeypatch.setattr(trackers.log, "warning", made)
-    return made
-
-
 def begin(name: Any, folder: Path, history: list[RoundResult], run_id: str = "run1") -> trackers.Trackers:
     folder.mkdir(exist_ok=True)
     return trackers.Trackers((name,), folder, run_id, SETTINGS, history)
@@ -87,88 +76,6 @@ def test_mlflows_store_shows_each_round_once_also_of_a_resumed_run(
     assert run.data.metrics["accuracy/Straße 5_"] == 48.0
     assert (run.data.metrics["loss/loss"], run.data.metrics["loss/loss.ce"]) == (0.5, 0.25)  # no file is a folder
     assert "loss/bad" not in run.data.metrics
-
-
-def test_runs_that_begin_at_once_share_one_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mlflow")
-    from mlflow.tracking import MlflowClient
-
-    look = MlflowClient.get_experiment_by_name
-
-    def slowly(self: MlflowClient, name: str) -> Any:
-        outcome = look(self, name)
-        time.sleep(0.05)  # what others do between looking and making shows
-        return outcome
-
-    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", slowly)
-    with ThreadPoolExecutor(4) as pool:
-        for one in pool.map(lambda i: begin("mlflow", tmp_path / f"run{i}", [], f"id{i}"), range(4)):
-            one.send(None)
-    monkeypatch.undo()
-    client = MlflowClient(tracking_uri=trackers.store_in(tmp_path))
-    (mine,) = [one for one in client.search_experiments() if one.name == "mine"]
-    assert len(client.search_runs([mine.experiment_id])) == 4
-
-
-def test_a_run_may_begin_while_another_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: Mock) -> None:
-    """MLflow empties a run's file before it writes it anew, and who begins reads the files of all."""
-    pytest.importorskip("mlflow")
-    from mlflow.store.tracking import file_store
-
-    first, write, emptied = begin("mlflow", tmp_path / "run1", [], "id1"), file_store.write_yaml, threading.Event()
-
-    def slowly(root: str, file_name: str, data: Any, *args: Any, **kwargs: Any) -> None:
-        if kwargs.get("overwrite"):
-            Path(root, file_name).write_text("")
-            emptied.set()
-            time.sleep(1)  # longer than MLflow looks again
-        write(root, file_name, data, *args, **kwargs)
-
-    monkeypatch.setattr(file_store, "write_yaml", slowly)
-    with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(first.send, None)
-        assert emptied.wait(20)
-        begin("mlflow", tmp_path / "run2", [], "id2").send(None)
-        ended.result()
-    warnings.assert_not_called()
-
-
-def records(file: Path) -> list[Any]:
-    """Return what a small file of W&B holds: 7 bytes that name its format, then checksum, length, kind and message."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    outcome, data = [], file.read_bytes()[7:]
-    while data:
-        _, length, kind = struct.unpack("<IHB", data[:7])
-        assert kind == 1  # a whole one: the file is smaller than a block
-        outcome.append(Record.FromString(data[7 : 7 + length]))
-        data = data[7 + length :]
-    return outcome
-
-
-def test_wandb_writes_into_the_run_folder_offline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Read back as its own messages: configuration and rounds; a resumed run's file is the only one."""
-    pytest.importorskip("wandb")
-    first = begin("wandb", tmp_path / "run", [])
-    first.send(result(1, 40.0))
-    first.send(None)
-    again = begin("wandb", tmp_path / "run", [result(1, 40.0)])
-    again.send(result(2, 50.0))
-    again.send(None)
-    assert caplog.records == []
-    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-run1.wandb")
-    held = records(file)
-    (begun,) = [one.run for one in held if one.HasField("run")]
-    config = {item.key: json.loads(item.value_json) for item in begun.config.update}
-    assert (config["train.lr"], begun.display_name, begun.project) == (0.1, "run", "fedshift")
-    lines = [
-        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in one.history.item}
-        for one in held
-        if one.HasField("history")
-    ]
-    assert [(line["_step"], line["accuracy/scan"], line["loss/loss/ce"]) for line in lines] == [
-        (1, 40.0, 0.25), (2, 50.0, 0.25)
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("mode", "resume"), [("", None), ("online", "allow")])

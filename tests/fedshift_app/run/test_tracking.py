@@ -83,23 +83,6 @@ def test_a_resumed_run_shows_each_round_once(before: str, tmp_path: Path, kill_a
     assert list(drawn(folder)) == [1, 2, 3]
 
 
-def test_a_part_of_the_test_images_is_not_drawn_as_all_nor_what_is_unknown_or_not_finite() -> None:
-    part = trackers.scalars(RoundResult(1, {"scan": 50.0}, evaluated_share=0.5))
-    assert part["accuracy_on_part/scan"] == 50.0 and "accuracy/scan" not in part
-    shown = trackers.scalars(RoundResult(1, {"scan": None}, losses={"loss": float("nan")}))
-    assert shown.keys() == {"bytes/up", "bytes/down", "seconds"}
-
-
-def test_a_failure_is_reported_once_and_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result: list[str] = []
-    monkeypatch.setattr(trackers.log, "warning", lambda text, *values: result.append(text % values))
-    (tmp_path / trackers.FOLDER).write_text("in the way")
-    tracker = trackers.Trackers(("tensorboard",), tmp_path, "x", {}, [RoundResult(1, {})])
-    tracker.send(RoundResult(2, {}))
-    tracker.send(None)
-    assert len(result) == 1 and "TensorBoard" in result[0]
-
-
 def test_what_is_not_installed_or_unknown_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for given, named in (

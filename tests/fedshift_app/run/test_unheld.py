@@ -5,7 +5,6 @@ import json
 import pytest
 from support import InlineRun
 
-from fedshift.lab.grid.costs import dry_run
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run.build import unheld_line
 
@@ -33,8 +32,3 @@ def test_the_log_of_a_run_has_the_warning_before_its_first_round(run_inline: Inl
     events = [line.get("event") for line in lines]
     assert events.index("unheld") < events.index("round")
     assert lines[events.index("unheld")]["level"] == "warning"
-
-
-def test_a_dry_run_has_the_warning() -> None:
-    text = " ".join(dry_run.summary({"set": "train.epochs=1", "output-dir": "runs"}, {"nodes": 2}).split())
-    assert "no node holds street, sketch" in text

@@ -70,19 +70,3 @@ def test_memory_holds_one_model_more_than_the_replies() -> None:
     got = decode(average)
     np.testing.assert_allclose(got["large"], 2660 / 210, rtol=1e-6)
     assert got["n"] == 13
-
-
-def test_replies_are_let_go_as_they_are_averaged() -> None:
-    """Flower holds its list of messages until the next round's are there."""
-    start = encode(model(1))
-    size = sum(len(array.data) for array in start.values())
-    tracemalloc.start()
-    records = [encode(model(value)) for value in range(10)]
-    strategy, _, replies = answered(records, start)
-    records.clear()
-    before, _ = tracemalloc.get_traced_memory()
-    strategy.aggregate_train(1, replies)
-    after, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert before > 10 * size
-    assert after < 2 * size

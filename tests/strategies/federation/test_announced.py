@@ -1,6 +1,5 @@
 """A node weighs by at most so many times the median of the nodes' images."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from fedshift_app.flower.internals import identify_process
 from fedshift_strategies.contributions import Declaration
 from fedshift_strategies.features.base import Scoring
 from fedshift_strategies.features.catalog import Around
-from fedshift_strategies.federation.announced import Medians, most_images, weighed
+from fedshift_strategies.federation.announced import Medians, weighed
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.evaluation import Evaluation
 from fedshift_strategies.federation.nodes import Node
@@ -35,13 +34,6 @@ def node(index: int, *counts: int) -> Node:
 
 def update(of: Node, **knowledge: Any) -> Update:
     return Update(of, ArrayRecord(), knowledge, of.num_examples, {}, 1.5)
-
-
-def test_the_median_of_the_nodes_decides() -> None:
-    nodes = [node(0, 10), node(1, 20), node(2, 10**9)]
-    assert most_images(nodes, 100) == 2000
-    assert most_images([], 100) == math.inf
-    assert most_images(nodes[:1], 1) == 10
 
 
 def test_images_counts_and_rows_are_scaled_down_alike() -> None:
@@ -105,18 +97,6 @@ def test_a_line_says_once_who_weighs_less(caplog: pytest.LogCaptureFixture) -> N
         roster._seat(set(), started=True)
     worded(*caplog.messages, "node 2", 10**7, 1000, "federation.max_images")
     assert [roster.weighs(n) for n in roster.nodes] == [10, 10, 1000]
-
-
-def test_nodes_that_hide_their_few_validation_images_hide_no_others() -> None:
-    nodes = [replace(node(i, 10), num_validation=number) for i, number in enumerate((0, 0, 40))]
-    numbers = {"validation-correct": 30, "validation-count": 40}
-    for more, loss in (({"validation-loss-sum": 20.0}, 0.5), ({}, None)):  # of the latter it was not finite
-        _, around, result = validated(nodes)
-        around.asked["validation"].take(nodes[0], {"num-examples": 1})
-        around.asked["validation"].take(nodes[2], numbers | more)
-        around.finish()
-        assert result.shown == {"validation": {"scan": 75.0}, "validation_loss": {"scan": loss}}
-    assert Medians(nodes, 100).warning(nodes[2]) == ""
 
 
 announcements = st.builds(

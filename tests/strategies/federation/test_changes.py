@@ -137,28 +137,6 @@ def test_a_change_is_judged_by_the_median_of_the_others(
 # --- contributions ---------------------------------------------------------------------------------
 
 
-def contribution(size: float, style: float = 1.0) -> Arrays:
-    return {"prototypes": np.full((2, 2), size / 2, np.float32), "counts": np.array([9, 9]), "style": np.array([style])}
-
-
-def test_a_contribution_is_judged_by_the_median_of_the_others() -> None:
-    # Norms 1, 2, 3, 4, 900: the median is 3, and ten times that 30.
-    given = [contribution(size) for size in (1, 2, 3, 900, 4)]
-    (why,) = out_of_proportion(given, 10).values()
-    worded(why, "prototypes", 300, 10, "federation.max_update")
-    assert out_of_proportion(given, 300) == {}
-    given[1] = contribution(2, style=1e4)
-    assert list(out_of_proportion(given, 10)) == [3, 1]
-
-
-def test_nothing_and_short_ones_are_within_proportion() -> None:
-    one = contribution(1e6, 1e6)
-    for few in ([], [{}, {}], [one], [one, contribution(0, 0)]):  # of two nodes neither is judged
-        assert out_of_proportion(few, 2) == {}
-    # Most nodes hold nothing: a median of 0 counts as 1.
-    assert out_of_proportion([contribution(size, 0) for size in (0, 0, 0, 9)], 10) == {}
-
-
 def test_one_that_sends_alone_is_held_against_what_others_sent_before() -> None:
     """A node whose statistics were refused once sends them again when nobody else does."""
     usual: dict[str, list[float]] = {}

@@ -139,16 +139,6 @@ def test_anything_else_is_refused_in_one_short_line(change: dict[str, Any], name
     assert len(str(caught.value)) < 200
 
 
-def test_where_no_own_model_was_asked_for_no_score_of_one_is_taken() -> None:
-    without = {name: value for name, value in GOOD.items() if not name.startswith("local-")}
-    check_trained(without, client_models="off")
-    own = without | {"local-own-correct": 1, "local-own-count": 4}
-    real = node_of(0, (5,), "scan", 9, shared_test=False)  # has none of its own
-    for node, which in ((OWN, "off"), (real, "every")):
-        with refused(Refused, "'local-own-correct'"):
-            check_trained(own, node, which)
-
-
 class Counted(dict[str, Any]):
     """Numbers of a reply that tell whether somebody looks through them."""
 

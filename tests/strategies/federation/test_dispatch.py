@@ -36,13 +36,6 @@ def test_the_rest_is_sent_once_the_long_ones_are_queued(monkeypatch: pytest.Monk
     assert looks == [2, 2]  # two are above the mean, and each was waited for
 
 
-@pytest.mark.parametrize("work", [[], [5, 5, 5], [6, 5, 4]])
-def test_nothing_waits_where_work_is_even(work: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch.time, "sleep", lambda seconds: pytest.fail("waited"))
-    sent = messages(len(work))
-    assert list(dispatch.in_waves(sent, work)) == sent
-
-
 def test_a_message_that_is_never_queued_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "GIVE_UP_SECONDS", 0.0)
     sent = messages(3)

@@ -1,12 +1,9 @@
 """Who evaluates which domain, in simulation, in a deployment, with personal models, and held out."""
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
-from hypothesis import given
-from hypothesis import strategies as st
 from refusals import worded
 from support import node as node_of
 from support import phase, server_feature
@@ -15,7 +12,7 @@ from fedshift_app.features.validation.server import Validation
 from fedshift_app.flower.internals import identify_process
 from fedshift_strategies.features.base import Scoring
 from fedshift_strategies.features.catalog import Around
-from fedshift_strategies.federation.evaluation import MIN_BATCHES, Evaluation, Questions, divide, sample_size
+from fedshift_strategies.federation.evaluation import MIN_BATCHES, Evaluation, Questions
 from fedshift_strategies.federation.roster import Node
 
 DOMAINS = ("scan", "texture")
@@ -96,17 +93,6 @@ def test_a_node_that_lost_its_own_parts_is_scored_only_if_that_counts(trained_on
     assert evaluation.tally().accuracy() == {"scan": 100.0 if trained_only else 50.0}
 
 
-def test_parts_of_a_domain_add_up() -> None:
-    both = nodes(*TWO, shared=False, num_test=10)
-    evaluation = Evaluation(DOMAINS, both, personal=False)
-    evaluation.first()
-    replies = [reply(node, **scores("scan", correct, 10)) for node, correct in zip(both, (3, 9), strict=True)]
-    assert evaluation.read(replies) == []
-    assert evaluation.tally().accuracy() == {"scan": 60.0, "texture": None}
-    assert evaluation.tally().loss() == {"scan": 0.5, "texture": None}
-    assert evaluation.replacements() == {}  # nobody holds texture, and no node sees foreign images
-
-
 def test_a_failing_node_is_replaced_until_nobody_is_left() -> None:
     three = nodes(*THREE)
     evaluation = Evaluation(DOMAINS, three, personal=False)
@@ -133,25 +119,6 @@ def scored(node: Node, domain: str, correct: int = 1, count: int = LARGE // 2) -
     return reply(node, **scores(domain, correct, count))
 
 
-@given(images=st.integers(1, 5000), batch=st.integers(1, 70), number=st.integers(1, 50))
-def test_parts_are_whole_batches_and_cover_every_image_once(images: int, batch: int, number: int) -> None:
-    cuts = divide(images, batch, number)
-    edges = [0, *(stop for _, stop in cuts)]
-    assert cuts == [*pairwise(edges)] and edges[-1] == images
-    assert all(start % batch == 0 for start in edges[:-1])
-    batches = [-(-(stop - start) // batch) for start, stop in cuts]
-    assert len(cuts) <= number and max(batches) - min(batches) <= 1
-    assert len(cuts) == 1 or min(batches) >= MIN_BATCHES
-
-
-@given(images=st.integers(1, 500), batch=st.integers(1, 70), share=st.floats(0.001, 1), least=st.integers(1, 40))
-def test_a_sample_is_whole_batches_and_leaves_no_few_images(images: int, batch: int, share: float, least: int) -> None:
-    usual = sample_size(images, batch, share)
-    assert share * images <= usual + 1e-9 <= images + 1e-9
-    assert usual == images or (usual % batch == 0 and usual >= batch)
-    assert sample_size(images, batch, share, least) == (usual if images - usual >= least else images)
-
-
 FIRST, SECOND, WHOLE = (0, LARGE // 2), (LARGE // 2, LARGE), (0, LARGE)
 
 
@@ -172,19 +139,6 @@ def test_a_large_test_set_is_divided_where_the_parts_add_up(
     assert [questions.get(index, []) for index in range(len(parts))] == parts
 
 
-def test_a_failed_part_goes_to_another_node_even_one_that_has_answered() -> None:
-    some, evaluation = divided("scan", "scan", "scan", "texture")
-    evaluation.first()
-    answers = [scored(some[1], "scan"), scored(some[3], "texture", count=LARGE)]
-    assert evaluation.read(answers) == [(some[0], "no answer in time")]
-    assert evaluation.tally().accuracy()["scan"] is None  # never the score of a part
-    assert places(evaluation.replacements()) == {1: [FIRST]}  # the next in turn
-    evaluation.read([])
-    assert places(evaluation.replacements()) == {2: [FIRST]}
-    assert evaluation.read([scored(some[2], "scan", correct=3)]) == []
-    assert evaluation.tally().accuracy()["scan"] == 100 * 4 / LARGE
-
-
 def test_each_part_is_tried_with_every_node_once_then_the_domain_is_missing() -> None:
     _, evaluation = divided("scan", "scan", "scan")
     tried: list[tuple[int, int]] = []
@@ -199,15 +153,6 @@ def test_each_part_is_tried_with_every_node_once_then_the_domain_is_missing() ->
     assert len(tried) == len(set(tried)) >= 3
     assert {index for index, _ in tried} == {0, 1, 2}
     assert evaluation.tally().accuracy()["scan"] is None
-
-
-def test_a_share_of_each_test_set_is_scored() -> None:
-    _, evaluation = divided("scan", "texture", share=0.3)
-    for (part,) in evaluation.first().values():
-        assert (part.drawn, part.start, part.stop) == (20, 0, 20)  # 19.2 of 64, in whole batches of 4
-    assert evaluation.share == 20 / LARGE
-    real = Evaluation(DOMAINS, nodes("scan", "scan", shared=False, num_test=LARGE), personal=False, batch=4, share=0.5)
-    assert places(real.first()) == {0: [FIRST], 1: [FIRST]}  # each of its own test set
 
 
 # --- what a node may answer --------------------------------------------------------------------------

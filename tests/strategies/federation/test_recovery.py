@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from support import node
 
 from fedshift_core.wire.records import encode
-from fedshift_strategies.federation import recovery as recovery_module
 from fedshift_strategies.federation.recovery import MOST_ROUNDS, Point, Recovery, is_finite
 from fedshift_strategies.federation.updates import Update
 
@@ -72,14 +71,3 @@ def test_who_contributed_what_is_far_from_all_others(times: int) -> None:
     for given in (rows, longer):
         index, why = contributing(given) or (-1, "")
         assert index == 3 and "% of all distances from the median of prototypes" in why
-
-
-def test_counts_and_what_was_sent_before_blame_nobody() -> None:
-    assert contributing([np.array([1, 1]), np.array([1, 1]), np.array([900, 1])], "counts") is None
-    assert contributing([np.zeros((0, 4), np.float32)] * 2 + [9 * ROWS[0]]) is None
-
-
-def test_large_arrays_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery_module, "MOST_NUMBERS", 20)
-    index, _ = contributing([*ROWS[:4], -ROWS[4]]) or (-1, "")
-    assert index == 4

@@ -2,7 +2,6 @@
 
 import math
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -11,7 +10,7 @@ from support import public_set_feature
 
 from fedshift_app.flower.internals import identify_process
 from fedshift_core.errors import FederationError
-from fedshift_strategies.federation.roster import MOST_ASKED, Roster
+from fedshift_strategies.federation.roster import Roster
 
 DOMAINS = ("scan", "texture", "street")
 
@@ -72,20 +71,6 @@ def order(roster: Roster) -> list[tuple[int, str, int]]:
     return [(node.index, node.domain, node.node_id) for node in roster.nodes]
 
 
-def test_nodes_tell_what_trains_fastest_on_their_machines() -> None:
-    roster = gathered(FakeGrid(n7=("scan", 2, {"fastest": 1}), n9=("street", 0, {"fastest": 0}), n3=("texture", 1)))
-    assert roster.fastest == {7: "float32/nchw", 9: "float32/channels_last"}
-
-
-def test_each_node_is_asked_once_and_newcomers_come_last() -> None:
-    grid = FakeGrid(n5=("street", -1), n6=("texture", -1))
-    roster = gathered(grid)
-    grid.nodes[1] = ("scan", -1)
-    for _ in range(3):
-        assert online(roster, grid) == [(0, 6), (1, 5), (2, 1)]
-    assert grid.questions == 3
-
-
 def test_a_node_that_returns_before_flower_misses_it_takes_its_place_and_the_old_id_is_not_asked_again() -> None:
     grid = two()
     roster = gathered(grid)
@@ -106,19 +91,6 @@ def test_without_partition_ids_a_node_that_returns_waits_for_its_place_and_takes
     del grid.nodes[50]
     grid.nodes[51] = ("scan", -1)
     assert online(roster, grid) == [(0, 51), (1, 6), (2, 7)]
-
-
-def test_a_run_that_goes_on_expects_the_nodes_of_before() -> None:
-    grid = two()
-    before = gathered(grid).nodes
-    del grid.nodes[6]
-    roster = gathered(grid)
-    roster.expect(before)
-    assert online(roster, grid) == [(0, 5)]
-    assert [str(n) for n in roster.nodes] == ["node 0 (scan)", "node 1 (texture)"]
-    assert roster.why_absent(roster.nodes[1]) == "it is not connected"
-    grid.nodes[60] = ("texture", 1)
-    assert online(roster, grid) == [(0, 5), (1, 60)]
 
 
 def test_another_node_that_asks_for_a_taken_place_waits_and_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -237,14 +209,3 @@ def test_problems_before_the_first_round_are_reported_each_once(caplog: pytest.L
     for _ in range(2):
         assert online(roster, grid) == [(0, 7)]
     assert grid.questions == 5  # none is asked again
-
-
-def test_very_many_simulated_nodes_are_asked_in_parts_and_get_the_same_places() -> None:
-    number, grid = 2 * MOST_ASKED + 3, FakeGrid()
-    grid.nodes = {7 * i: (DOMAINS[i % 3], number - 1 - i, {"shared-test": 1}) for i in range(number)}
-    with patch.object(grid, "send_and_receive", wraps=grid.send_and_receive) as asked:
-        roster = gathered(grid, engine="simulation")
-        online(roster, grid)
-    assert [len(call.args[0]) for call in asked.call_args_list] == [MOST_ASKED, MOST_ASKED, 3]
-    assert [(node.index, node.node_id) for node in roster.nodes] == [(i, 7 * (number - 1 - i)) for i in range(number)]
-    assert {id(node.domain) for node in roster.nodes} == {id(domain) for domain in DOMAINS}

@@ -3,14 +3,11 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from refusals import refused
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import EvaluateConfig
 from fedshift_core.errors import ConfigError
-from fedshift_core.rounds import LAST_ROUNDS
 
 
 def scored(rounds: int, **config: Any) -> list[int]:
@@ -21,16 +18,6 @@ def scored(rounds: int, **config: Any) -> list[int]:
 def with_clients(rounds: int, which: Any) -> list[int]:
     schedule = EvaluateConfig(client_models=which)
     return [number for number in range(1, rounds + 1) if schedule.scores_clients(number, rounds)]
-
-
-@given(rounds=st.integers(1, 60), every=st.integers(1, 80), last=st.integers(1, LAST_ROUNDS))
-def test_of_the_last_rounds_fewer_are_scored_when_asked_for(rounds: int, every: int, last: int) -> None:
-    late = [number for number in range(1, rounds + 1) if number > rounds - last]
-    assert scored(rounds, every=every, last=last) == sorted({*range(every, rounds + 1, every), *late})
-    schedule = EvaluateConfig(fraction=0.5, last=last, client_models="last")
-    assert [number for number in range(1, rounds + 1) if schedule.share(number, rounds) == 1] == late
-    assert [number for number in range(1, rounds + 1) if schedule.scores_clients(number, rounds)] == late
-    assert EvaluateConfig().last == LAST_ROUNDS  # all that the papers average
 
 
 def test_client_models_are_scored_when_asked_for() -> None:

@@ -14,9 +14,9 @@ from fedshift_core.errors import FederationError
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.federation import roster, silence
+from fedshift_strategies.federation import silence
 from fedshift_strategies.federation.roster import Listener
-from fedshift_strategies.federation.silence import FIRST_PAUSE, LONGEST_PAUSE, MOST_PENDING, Silence
+from fedshift_strategies.federation.silence import Silence
 
 QUERY, TRAIN, EVALUATE = MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE
 
@@ -129,44 +129,6 @@ def test_a_node_that_falls_silent_costs_one_wait_and_comes_back(kinds: set[str])
     assert server.silent() == []
 
 
-def test_each_round_names_the_nodes_that_gave_no_part_and_a_node_started_anew_is_asked_at_once() -> None:
-    server = Server()
-    server.grid.deaf[101] = {TRAIN, QUERY, EVALUATE}
-    for why in ("no answer in time", "not asked: it does not answer", "not asked: it is not connected"):
-        if "connected" in why:
-            server.grid.ids.remove(101)
-        server.round()
-        assert (server.results[-1].lost, server.results[-1].left_out) == ([1], [f"node 1 (a): {why}"])
-    server.grid.ids.insert(1, 101)
-    server.grid.deaf = {}
-    server.round()  # it is asked what it is, whatever pause it was in, and answers
-    assert server.round() == [0, 1, 2]
-    assert server.results[-1].lost == []
-
-
-def test_a_node_that_never_said_what_it_is_costs_no_round_anything() -> None:
-    server = Server(deaf={102: {QUERY}})
-    assert server.grid.waited == [(QUERY, 0.01)]
-    for _ in range(4):
-        assert server.round() == [0, 1]
-    assert len(server.grid.waited) == 1
-    assert server.silent() == [102]
-    server.grid.deaf = {}
-    server.round()
-    assert server.round() == [0, 1, 2]
-
-
-def test_a_newcomer_is_waited_for_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "RETURN_SECONDS", 0.1)  # real ones, for who is back
-    server = Server(node_timeout=120.0)
-    server.grid.ids.append(103)
-    server.grid.deaf[103] = {QUERY}
-    assert server.round() == [0, 1, 2]
-    assert server.grid.waited == [(QUERY, roster.NEWCOMER_SECONDS)]
-    server.round()
-    assert len(server.grid.waited) == 1
-
-
 def test_a_node_that_answers_questions_and_no_work_rests_for_ever_longer() -> None:
     server = Server()
     server.grid.deaf[101] = {TRAIN}
@@ -194,23 +156,6 @@ def test_where_nobody_answers_the_run_ends_with_that() -> None:
     for words in ("no node delivered a usable result", "none of 2 connected nodes answered"):
         with pytest.raises(FederationError, match=words):
             server.round()
-
-
-def test_pauses_double_up_to_a_bound() -> None:
-    clock, grid = Time(), QueueGrid(1, {100: {QUERY}})
-    quiet = Silence(clock, clock)
-    quiet.miss(100, TRAIN)
-    times = []
-    for _ in range(40_000):
-        before = len(grid.sent)
-        assert quiet.look(grid, [100], question) == []  # type: ignore[arg-type]
-        times += [clock.now] * (len(grid.sent) - before)
-        clock.now += 1
-    pauses = np.diff(times).tolist()
-    assert pauses[:7] == [FIRST_PAUSE * 2**i for i in range(7)]
-    assert set(pauses[7:]) == {LONGEST_PAUSE}
-    assert len(quiet._silent[100].pending) == MOST_PENDING
-    assert quiet.since() == {100: 1000.0}
 
 
 def question(node_id: int) -> Message:

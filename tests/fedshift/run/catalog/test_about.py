@@ -1,20 +1,17 @@
 """What the command tells of methods, data sets and experiments, and what a shell completes."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
-from support import ROOT, on_images
+from support import on_images
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.run.catalog import completion, keys, methods
-from fedshift_app.config import dotted_keys, files, registry
+from fedshift.run.catalog import completion, methods
+from fedshift_app.config import files, registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
@@ -62,13 +59,6 @@ def test_values_of_papers_are_those_of_their_experiments() -> None:
     assert "fedshift_strategies.methods.fedcode:FedCodeStrategy" in page and "style encoder, head" in page
 
 
-def test_each_key_is_described_in_a_sentence() -> None:
-    values = [key for group in keys.groups().values() for key in group]
-    assert all(re.fullmatch(r"[A-Z].*\.", key.description) for key in values)
-    assert all(key.kind != "anything" for key in values)
-    assert set(dotted_keys.known()) <= {key.key for key in values}
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -111,25 +101,6 @@ def test_every_key_that_is_completed_is_one() -> None:
         except ConfigError as error:  # 1 may be no value of it
             result = str(error)
         assert "unknown key" not in result, key
-
-
-@pytest.mark.slow
-def test_a_shell_is_answered(tmp_path: Path) -> None:
-    words = "fedshift run handwritten method=fedpro"
-    requested = {"_FEDSHIFT_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": words}
-    program = "import sys; sys.argv[0] = 'fedshift'; from fedshift.cli import app; app(prog_name='fedshift')"
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | requested | {"PYTHONPATH": str(ROOT)}, cwd=tmp_path,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert {"method=fedprox", "method=fedproc", "method=fedproto"} <= set(re.findall(r"[\w.]+=\w+", ended.stdout))
-
-
-def test_keys_of_one_section() -> None:
-    lines = shown("keys", "privacy").splitlines()
-    assert {line.split()[0] for line in lines if line.startswith("privacy.")} == {
-        key for key in dotted_keys.known() if key.startswith("privacy.")
-    }
 
 
 def test_a_key_that_several_methods_have_stands_under_each() -> None:

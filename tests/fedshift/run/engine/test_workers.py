@@ -6,10 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -224,18 +222,3 @@ def test_nothing_outlives_the_run(how: signal.Signals, tmp_path: Path) -> None:
     said = output.read_text()
     assert "Traceback" not in said
     assert ("interrupted; continue with: fedshift run resume=" in said) == (how == signal.SIGINT)
-
-
-def test_what_only_a_dead_worker_had_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """Of nodes in secure sums, their keys: another worker cannot have them, whatever it repeats."""
-    grid = WorkersGrid(6, 2)
-    one: Any = SimpleNamespace(jobs=deque([2]), ready=True, end=lambda: "was ended by SIGKILL")
-    other: Any = SimpleNamespace(jobs=deque())
-    grid._workers = [one, other]
-    grid._homes = {1000 + i: (worker, transport.BOUND) for i, worker in enumerate((one, one, other))}
-    work = workers._Work([message(1000 + i, encode({})) for i in range(3)])
-    work.waiting.clear()
-    grid._reassign(one, work)
-    (line,) = {*caplog.messages}
-    assert "another one repeats its work; what 2 nodes had in its memory alone is lost" in line
-    assert (list(work.waiting), [*grid._homes]) == ([2], [1002])

@@ -44,19 +44,6 @@ def test_others_are_not(nodes: int, images: float, more: str) -> None:
     assert advice_for(nodes, images, more) == ""
 
 
-def test_networks_that_follow_the_domains_are_told_of() -> None:
-    def line(nodes: int, more: str, **dealt: int) -> str:
-        config = resolve({"experiment": "handwritten", "method": "local", "set": more})
-        counts = config.allocation.model_copy(update={"counts": dealt} if dealt else {})
-        return advice.network_by_domain(config.model_copy(update={"allocation": counts}), nodes)
-
-    two = "model.per_node=[cnn,cnn_bn]"
-    hint = line(8, two)  # four domains in turn, two networks in turn
-    assert "(scan cnn, texture cnn_bn, street cnn, sketch cnn_bn)" in hint and "\n" not in hint
-    assert line(4, two) == ""  # one node each: nothing else is possible
-    assert line(8, "model.per_node=[cnn,cnn_bn,cnn2]") == line(8, two, scan=2, texture=2, street=2, sketch=2) == ""
-
-
 # --- A run on a folder with a broken file names the command that finds all of them, and the key that goes ---
 
 

@@ -130,16 +130,6 @@ def test_delete_by_kind_pattern_and_age(filled: list[Entry], arguments: tuple[st
     assert {entry.kind for entry in entries} == left and filled[3].name not in {entry.name for entry in entries}
 
 
-def test_lists_of_file_names_go_with_the_images(filled: list[Entry], folder: Path) -> None:
-    lists = folder / "site-0f.json"
-    lists.write_text('["anna.png"]')
-    assert _run("delete", "--features", "--yes")[0] == 0 and lists.exists()
-    code, out, _ = _run("delete", "--images", "--yes")
-    assert code == 0 and out.endswith("lists of file names\n") and not lists.exists()
-    lists.write_text("[]")
-    assert _run("delete", "--all", "--yes")[1] == "deleted 1 list of file names\n"
-
-
 def test_what_a_process_writes_stays(filled: list[Entry]) -> None:
     images, _, store, _ = filled
     with kept.lock_of(images.path).open("a") as first, kept.lock_of(store.path).open("a") as second:

@@ -59,17 +59,6 @@ def test_a_connection_belongs_to_its_caller() -> None:
         assert connections.user_of(here, there) is None  # a connection that was let go is nobody's
 
 
-@pytest.mark.parametrize(
-    ("host", "called"), [("::1", "::1"), ("::", "::1"), ("::", "127.0.0.1"), ("::", "::ffff:127.0.0.1")]
-)
-def test_connections_over_ipv6(host: str, called: str) -> None:
-    if not socket.has_dualstack_ipv6():
-        pytest.skip("this machine has no IPv6")
-    with connected(host, called) as (accepted, _):
-        # the ends as the server sees them, which is what it asks with
-        assert connections.user_of(accepted.getpeername()[:2], accepted.getsockname()[:2]) == os.getuid()
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can call as another user")
 @pytest.mark.parametrize("user", [65534, 4321])
 def test_another_users_connection_is_not_ours(user: int) -> None:

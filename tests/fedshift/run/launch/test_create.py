@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from refusals import refused
 from safetensors.numpy import load_file
 from support import ROOT, Run, own_experiment
@@ -72,13 +71,6 @@ def test_a_package_is_written_and_passes_its_test(
     assert run_its_tests(folder, folder, info.parent) == 1
 
 
-def test_one_file_is_written_and_passes_its_test(tmp_path: Path, run_its_tests: Callable[..., int]) -> None:
-    folder = tmp_path / "own"
-    said = writing.write("plugin", "mine2", folder)
-    assert files(folder) == ["mine2.py", "own.yaml", "test_mine2.py"] and f"fedshift run {folder}/own.yaml" in said
-    assert run_its_tests(folder, folder) == 1
-
-
 @pytest.mark.parametrize(
     "name", ["Mine", "../x", "a--b", "a" * 41, "fedavg", "json", "class", "naïve", "a b", "", "a\n", "strategies"]
 )
@@ -91,13 +83,6 @@ def test_names_that_cannot_be_used_and_folders_that_are_there(
     with refused(ConfigError, "exists already"):
         writing.write("method", "mine", tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", ["no", "on", "true", "null"])
-def test_a_name_that_yaml_takes_for_another_kind_stays_a_word(name: str, tmp_path: Path) -> None:
-    writing.write("plugin", name, tmp_path / "own")
-    (file,) = (tmp_path / "own").glob("*.yaml")
-    assert yaml.safe_load(file.read_text())["method"] == {"name": name}
 
 
 def test_the_worked_method_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

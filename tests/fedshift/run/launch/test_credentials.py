@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import ipaddress
 import os
 import shutil
 import socket
@@ -20,8 +19,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
-from hypothesis import given
-from hypothesis import strategies as st
 from refusals import refused
 from typer.testing import CliRunner
 
@@ -139,13 +136,6 @@ def test_a_nodes_name_stays_in_the_folder(tmp_path: Path, name: str) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@given(st.ip_addresses())
-def test_every_ip_address_is_written_as_one(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-    if isinstance(address, ipaddress.IPv6Address) and address.scope_id:
-        return
-    assert credentials._general_name(str(address)) == x509.IPAddress(address)
-
-
 # --- what a SuperLink refuses to start with ------------------------------------------------------------------
 
 
@@ -235,15 +225,6 @@ def test_a_key_of_another_user(made: Credentials, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Path, "stat", stat_of)
     with pytest.raises(ConfigError, match=rf"user {user + 5}.*\n.*chown {user} {made.key}$"):
         made.superlink_options()
-
-
-@pytest.mark.parametrize(("days", "warns"), [(29, True), (31, False)])
-def test_a_certificate_that_expires_soon_is_reported(
-    made: Credentials, days: int, warns: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    dated(made.certificate, made.ca_key, -1, days)
-    assert made.superlink_options()
-    assert [f"{made.certificate} expires in 28 days" in line for line in caplog.messages] == [True] * warns
 
 
 # --- the commands -------------------------------------------------------------------------------------------

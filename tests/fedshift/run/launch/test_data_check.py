@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from own_sites import CLASSES, make
-from PIL import Image
 from support import refusal_of
 
 from fedshift.data import init as init_files
@@ -54,29 +53,6 @@ def test_everything_that_is_there_is_reported(images: Path, capsys: pytest.Captu
     assert page["nearly_same"]["across_domains"] == 1
 
 
-def test_images_that_state_a_turn_are_counted(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    exif = Image.Exif()
-    exif[274] = 6
-    for path in sorted((images / "south" / "bar").glob("*.jpg"))[:3]:
-        Image.open(path).copy().save(path, exif=exif)
-    keys = [f"data-dir={images}", "dataset.skip_broken=true"]
-    page = report(capsys, "folders", *keys)
-    assert page["exif"] == {"rule": "ignore", "turned": {"north": 0, "south": 3, "west": 0}}
-    line = "EXIF orientation: 3 images must be turned or mirrored, "
-    for rule, said in (("ignore", "ignored; dataset.exif=apply applies it"), ("apply", "followed")):
-        assert prepare.prepare("folders", [*keys, f"dataset.exif={rule}"], as_json=False) == 0
-        assert line + said in capsys.readouterr().out
-
-
-def test_links_that_lead_nowhere_are_reported_with_the_remedy(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path in (images / "south" / "bar").glob("*.jpg"):
-        path.unlink()
-        path.symlink_to("../../.git/annex/objects/ab/cd/MD5E-s1--0.jpg/MD5E-s1--0.jpg")
-    page = report(capsys, "folders", f"data-dir={images}", code=1)
-    away = [one["reason"] for one in page["broken"] if "south/bar" in one["file"]]
-    assert len(away) == 10 and all("git annex get" in reason for reason in away)
-
-
 # --- init --------------------------------------------------------------------------------------------
 
 
@@ -98,20 +74,6 @@ def test_init_writes_what_a_run_takes(images: Path, tmp_path: Path, capsys: pyte
     assert report(capsys, path, "dataset.skip_broken=true")["domains"].keys() == {*dataset.domains}
     with pytest.raises(ConfigError, match="exists already"):
         init_files.init(str(tmp_path / "shapes"), [f"data-dir={images}"])
-
-
-@pytest.mark.parametrize(
-    ("sides", "images", "wanted"),
-    [
-        ([28] * 5, [100], (32, "resnet10", 16)),
-        ([70, 100, 90], [300, 900], (64, "resnet10", 32)),
-        ([300] * 3, [5000], (128, "torchvision:resnet18", 64)),
-        ([], [0], (32, "resnet10", 16)),
-    ],
-)
-def test_what_is_proposed_fits_the_images(sides: list[int], images: list[int], wanted: tuple[int, str, int]) -> None:
-    proposal = init_files.propose(sides, images)
-    assert (proposal.size, proposal.network, proposal.batch) == wanted
 
 
 def test_trained_weights_are_proposed_where_this_machine_has_them(

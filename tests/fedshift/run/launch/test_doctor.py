@@ -69,18 +69,6 @@ def message_of(found: Iterator[Problem]) -> str:
     return "\n".join(f"{one.what}: {one.remedy}" for one in found)
 
 
-def test_packages_that_are_missing_or_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = ["flwr[simulation]<1.42,>=1.41", "numpy>=1.26", 'timm<2,>=1; extra == "timm"']
-    have = {"flwr": "1.42.0", "numpy": None, "timm": None}
-    monkeypatch.setattr(diagnostics, "requires", lambda _: wanted)
-    monkeypatch.setattr(diagnostics, "installed", have.get)
-    assert message_of(diagnostics.packages()) == (
-        "flwr 1.42.0, expected is flwr<1.42,>=1.41: pip install 'flwr<1.42,>=1.41'\n"
-        "numpy is missing, expected is numpy>=1.26: pip install 'numpy>=1.26'"
-    )
-    assert diagnostics.extras() == {"timm": {"timm": None}}
-
-
 def test_a_full_or_foreign_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimpleNamespace(free=10**12, total=10**12)
     monkeypatch.setattr(diagnostics.shutil, "disk_usage", lambda _: disk)

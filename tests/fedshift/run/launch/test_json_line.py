@@ -87,8 +87,3 @@ def test_a_degraded_run_says_which_nodes_it_lost(tmp_path: Path, capsys: pytest.
         end()
     content = last(capsys)
     assert (content["exit_code"], content["state"], content["error"]) == (4, "degraded", "nodes were left out")
-
-
-def test_each_code_of_the_module_has_a_meaning() -> None:
-    codes = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
-    assert codes == {meaning.code for meaning in exit_codes.MEANINGS} and len(exit_codes.MEANINGS) == len(codes)

@@ -2,8 +2,6 @@
 
 import io
 import json
-import logging
-import os
 import re
 import sys
 from pathlib import Path
@@ -12,8 +10,6 @@ from typing import Any
 import pytest
 
 from fedshift.run.launch import progress_table
-from fedshift_app.run import console
-from fedshift_core.env import LIVE
 
 
 class Terminal(io.StringIO):
@@ -33,47 +29,6 @@ STATUS = {
 
 def line(number: int, losses: float | None = 1.5, **accuracy: float | None) -> dict[str, Any]:
     return {"round": number, "accuracy": accuracy or None, "losses": {"loss": losses}, "seconds": 1.0}
-
-
-def test_what_a_run_writes_is_read_as_it_grows(tmp_path: Path) -> None:
-    watched = progress_table.Watched(tmp_path / "status")
-    watched.look()
-    assert watched.status == {}
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (tmp_path / "status").write_text(json.dumps({"run_folder": str(folder)}))
-    watched.look()
-    first, second, anew = (json.dumps(line(*each)) + "\n" for each in ((1, 1.0), (2, 2.0), (1, 7.0)))
-    for status, metrics, losses in (
-        (json.dumps(STATUS), first + '{"round": 2, "acc', [1.0]), ("{", first + second, [1.0, 2.0]),
-        ("{", anew, [7.0]),  # back to an earlier round
-    ):  # fmt: skip
-        (folder / "status.json").write_text(status)
-        (folder / "metrics.jsonl").write_text(metrics)
-        watched.look()
-        assert watched.status["round"] == 3 and [line["losses"]["loss"] for line in watched.rounds] == losses
-
-
-@pytest.mark.parametrize(
-    ("terminal", "term", "log", "possible"),
-    [(True, "xterm", "", True), (True, "dumb", "", False), (True, "xterm", "json", False), (False, "xterm", "", False)],
-)
-def test_only_a_terminal_has_a_table(
-    terminal: bool, term: str, log: str, possible: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = Terminal() if terminal else io.StringIO()
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setenv("TERM", term)
-    monkeypatch.setenv("FEDSHIFT_LOG", log) if log else monkeypatch.delenv("FEDSHIFT_LOG", raising=False)
-    round_of = logging.LogRecord("fedshift", logging.INFO, "", 0, "round 1/2", (), None)
-    round_of.event = "round"
-    with progress_table.screen() as screen:
-        assert (LIVE in os.environ) == possible
-        console._Stdout().handle(round_of)
-        assert screen.call([sys.executable, "-c", "raise SystemExit(3)"], Path.cwd(), os.environ) == 3
-    assert LIVE not in os.environ
-    cursor_is_back = "\x1b[?25h" in out.getvalue()
-    assert ("round 1/2" not in out.getvalue()) is cursor_is_back is possible
 
 
 def test_the_table_is_drawn_while_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,16 +11,13 @@ from support import refusal_of
 
 from fedshift.data import init as init_files
 from fedshift.data import prepare
-from fedshift.export import images as predicted
 from fedshift.run import checking
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Place
 from fedshift_core.errors import FedShiftError
-from fedshift_datasets.base import OWN_SPLITS, Source
-from fedshift_datasets.io import trees
-from fedshift_datasets.sets import folders
+from fedshift_datasets.base import OWN_SPLITS
 
 CLASSES = ("x", "y")
 
@@ -135,35 +132,6 @@ def test_what_one_takes_all_take(tmp_path: Path, mess: Callable[[Path], None], d
             alone = Place(domain, index, -1, config.dataset.source(root), shared=False, threads=1)
             for where in (as_node(config, domain, index, len(domains)), alone):
                 assert len(node_data.own_images(config, where).train) and node_data.num_test(config, where)
-
-
-def test_by_products_of_systems_are_passed_over_and_predict_counts_as_the_data_set(tmp_path: Path) -> None:
-    root = tmp_path / "images"
-    sites(root, "a", "b")
-    for name in ("@eaDir", "__MACOSX", ".ipynb_checkpoints", "lost+found", "#recycle", "$RECYCLE.BIN"):
-        for below in ((), ("a",), ("a", "x"), ("b", "y", name)):
-            draw(root.joinpath(*below), {name: 2})
-    for folder in (root, root / "a", root / "a" / "x"):
-        for name in (".DS_Store", "Thumbs.db", "desktop.ini", "._000.png"):
-            (folder / name).write_bytes(b"Bud1")
-    survey = folders.survey(Source(root))
-    assert (survey.classes, [site.domain for site in survey.sites], survey.others) == (CLASSES, AB, ())
-    assert [(len(site.pictures), site.not_taken, site.notes) for site in survey.sites] == [(12, (), ())] * 2
-    for site in AB:
-        assert len(predicted.find([root / site], CLASSES)[0]) == len(trees.list_folders(root / site, CLASSES)) == 12
-    put("b", "y", deep=3)(root)
-    for find, place in ((predicted.find, [root / "b"]), (trees.list_folders, root / "b")):
-        assert "/b/y: 6 images right in this class folder and 3 in" in refusal_of(FedShiftError, find, place, CLASSES)
-
-
-def test_names_that_yaml_takes_for_something_else_are_taken_as_typed(tmp_path: Path) -> None:
-    names = ["010", "1_1", "2024-01-01", "0x10", "1e3", "on", "north-east", "st.gallen"]
-    sites(root := tmp_path / "images", *names)
-    made = init_files.init(str(tmp_path / "new"), [f"data-dir={root}", f"dataset.domains=[{','.join(names)}]"])
-    for path in (made, experiment(tmp_path / "own.yaml", root, names, "validation_fraction: 0")):
-        assert list(as_run(path).dataset.domains) == names
-        config = resolve({"experiment": str(path), "set": " ".join(f"allocation.counts.{name}=2" for name in names)})
-        assert config.allocation.counts == dict.fromkeys(names, 2)
 
 
 # --- images to validate on -----------------------------------------------------------------------------

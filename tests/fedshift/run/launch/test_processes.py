@@ -18,53 +18,6 @@ from fedshift_app.run.files import LOCK_FILE
 from fedshift_core import atomic_io, env
 from fedshift_core.errors import FedShiftError
 
-STARTER = """
-import sys, time
-from pathlib import Path
-from fedshift.run.launch import processes
-folder = Path(sys.argv[1])
-with processes.group(folder, dict(__import__("os").environ), remove=folder) as made:
-    nested = "import subprocess as s, time; s.Popen(['sleep', '1000'], start_new_session=True); time.sleep(1000)"
-    started = made.start("one", [sys.executable, "-c", nested])
-    print(made.env[processes.MARK], flush=True)
-    sys.stdin.read()
-"""
-
-
-def marked(mark: str) -> set[psutil.Process]:
-    return processes._marked(processes.MARK, mark)
-
-
-def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
-    """Start a process with a group of three; return it and the group's mark."""
-    folder.mkdir()
-    starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER, str(folder)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    mark = starter.stdout.readline().strip()
-    assert until(lambda: len(marked(mark)) == 2)
-    return starter, mark
-
-
-def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
-    starter, mark = start(tmp_path / "home")
-    starter.kill()
-    starter.wait()
-    assert until(lambda: not marked(mark))
-    assert until(lambda: not (tmp_path / "home").exists())
-
-
-def test_a_process_that_ends_in_order_needs_no_watchdog(tmp_path: Path) -> None:
-    starter, mark = start(tmp_path / "home")
-    (watchdog,) = (
-        child for child in psutil.Process(starter.pid).children() if "fedshift.run.launch.watchdog" in child.cmdline()
-    )
-    starter.communicate("")
-    assert starter.returncode == 0
-    assert not marked(mark)
-    assert not watchdog.is_running()
-    assert (tmp_path / "home").is_dir()  # whose it is removes it
-
 
 def test_what_is_left_is_found_and_the_command_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -156,21 +109,6 @@ def test_a_process_that_shows_no_mark_ends_with_its_group(tmp_path: Path) -> Non
         family = {parent, *parent.children()}
         at_once = made.start("two", ["sleep", "1000"])
     assert not any(process.is_running() for process in family) and at_once.poll() is not None
-
-
-def test_a_program_that_is_being_started_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = subprocess.Popen(["sleep", "1000"], env={**os.environ, "FEDSHIFT_TEST": "here"})
-    true, hidden = psutil.Process.environ, [program.pid]
-
-    def environ(process: psutil.Process) -> dict[str, str]:
-        return {} if hidden == [process.pid] and hidden.pop() else true(process)
-
-    monkeypatch.setattr(psutil.Process, "environ", environ)
-    try:
-        assert processes.stop_marked("FEDSHIFT_TEST", "here") == 1
-        assert not psutil.pid_exists(program.pid)
-    finally:
-        program.kill()
 
 
 # --- ports -------------------------------------------------------------------------------------------

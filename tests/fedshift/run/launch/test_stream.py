@@ -8,16 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedshift.run.launch import log_filter
-from fedshift_app.run import console
 
 GREEN, YELLOW, RESET = "\x1b[92m", "\x1b[93m", "\x1b[0m"
-
-
-class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(
@@ -42,31 +34,8 @@ def test_a_line(line: str, bare: str | None) -> None:
     assert log_filter.cleaned(line, colour=True) == (None if bare is None else line)
 
 
-def test_colours_belong_on_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    assert console.coloured(Terminal())
-    assert not console.coloured(io.StringIO())
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not console.coloured(Terminal())
-    monkeypatch.setenv("NO_COLOR", "")  # as https://no-color.org has it
-    assert console.coloured(Terminal())
-    monkeypatch.setenv("TERM", "dumb")
-    assert not console.coloured(Terminal())
-
-
 def test_both_streams_of_a_program_are_cleaned_and_its_exit_code_is_returned(tmp_path: Path) -> None:
     program = "import sys; print('\\x1b[92mout\\x1b[0m'); print('\\x1b[91merr\\x1b[0m', file=sys.stderr); sys.exit(7)"
     out, err = io.StringIO(), io.StringIO()
     assert log_filter.call([sys.executable, "-c", program], tmp_path, os.environ, out, err) == 7
     assert (out.getvalue(), err.getvalue()) == ("out\n", "err\n")
-
-
-def test_what_cannot_be_written_ends_the_program(tmp_path: Path) -> None:
-    class Closed(io.StringIO):
-        def write(self, text: str) -> int:
-            raise BrokenPipeError
-
-    program = "import time; print('once'); time.sleep(60)"
-    with pytest.raises(BrokenPipeError):
-        log_filter.call([sys.executable, "-c", program], tmp_path, os.environ, Closed(), io.StringIO())

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +17,7 @@ from hypothesis import strategies as st
 
 from fedshift.run.launch import connections, local_superlink, processes, superlink
 from fedshift_app.flower import internals
-from fedshift_core import paths
-from fedshift_core.env import COMMAND, TELEMETRY
+from fedshift_core.env import TELEMETRY
 from fedshift_core.errors import ConfigError, FedShiftError
 
 REMOTE, LOCAL = ("192.0.2.7", 40000), ("127.0.0.1", 40000)
@@ -98,24 +96,10 @@ def test_a_request_waits_for_a_busy_database(tmp_path: Path) -> None:
     assert store.query("PRAGMA busy_timeout") == [{"timeout": 60_000}]
 
 
-def test_the_commands_name_is_not_handed_to_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(internals, "run_superlink", lambda options, guard: None)
-    for command, left in (("fedshift superlink --credentials x", None), ("fedshift deploy-demo",) * 2):
-        monkeypatch.setenv(COMMAND, command)
-        superlink.serve(["--port", "1"])
-        assert os.environ.get(COMMAND) == left
-
-
 def test_flower_reports_to_its_makers_only_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for asked, value in (("", "0"), ("1", "1")):
         monkeypatch.setenv(TELEMETRY, asked) if asked else monkeypatch.delenv(TELEMETRY, raising=False)
         assert local_superlink.environment(tmp_path)[TELEMETRY] == value
-
-
-def test_flower_finds_its_commands_outside_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    path = paths.path_with_flower()
-    assert shutil.which("flower-superexec", path=path) and path.endswith("/nowhere")
 
 
 # --- the SuperLink of one run ---------------------------------------------------------------------------------

@@ -57,16 +57,6 @@ def test_one_that_ends_again_and_again_is_started_ever_later(caplog: pytest.LogC
     assert kept.look(1000) == 1 and "exit code 1" in caplog.text
 
 
-def test_one_that_cannot_be_started_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    kept = Kept()
-    kept.started[0].code, kept.memory = 1, False
-    kept.look(20)
-    assert len(kept.started) == 1 and "Cannot allocate memory" in caplog.text
-    kept.memory = True
-    kept.look(1000)
-    assert len(kept.started) == 2
-
-
 @pytest.mark.parametrize("seconds", [0.5, 3])
 def test_a_supernode_looks_after_its_executor_whenever_it_waits(
     seconds: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

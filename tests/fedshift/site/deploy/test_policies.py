@@ -1,16 +1,14 @@
 """``fedshift policy`` and ``fedshift supernode --policy``: the commands, what they write and what Flower is given."""
 
-import re
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from flwr.common.config import parse_config_args
 from real_node import charge
 from refusals import refused
-from support import ROOT, invoked
+from support import invoked
 
 from fedshift.site.deploy import policies
 from fedshift.site.deploy import supernode as supernode_module
@@ -18,7 +16,6 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import ledger, policy, setup
 from fedshift_app.node.policy import BUILT_IN, Loaded, Policy
-from fedshift_core import disclosure
 from fedshift_core.errors import ConfigError, RequestError
 
 
@@ -41,13 +38,6 @@ def test_what_init_writes_is_the_policy_it_begins_with(name: str, tmp_path: Path
     assert all(f"\n{key}:" in text or f"\n# {key}:" in text for key in Policy.model_fields)
     again = invoked("policy", "init", file)
     assert "exists, and is not overwritten" in str(again.exception)
-
-
-def test_the_sections_of_a_written_file_serve_once_they_are_no_comments() -> None:
-    text = policies.template(BUILT_IN["strict"])
-    keys = "privacy|budget|secure_sums|  name|  epsilon|  delta|  nodes|  least|  trusted"
-    read = Policy.model_validate(yaml.safe_load(re.sub(rf"^# (?=({keys}):)", "", text, flags=re.MULTILINE)))
-    assert read.privacy and read.budget and read.secure_sums and read.privacy.delta == 1e-5
 
 
 def test_check_says_the_hash_or_what_is_wrong(file: Path) -> None:
@@ -73,17 +63,6 @@ def test_explain_says_every_key_and_what_is_spent(file: Path, tmp_path: Path) ->
         assert text in said(file), text
     file.write_text(f"secure_sums: {{nodes: 3, trusted: [SHA256:{'a' * 43}, SHA256:{'b' * 43}]}}")
     assert "b" * 43 in said(file)
-
-
-def test_the_methods_that_strict_refuses_are_those_of_single_images() -> None:
-    assert policies.refused_methods(BUILT_IN["strict"]) == ["fedpall", "fedplvm"]
-    assert policies.refused_methods(BUILT_IN["open"]) == []
-
-
-def test_the_page_has_the_four_words_as_the_code_has_them() -> None:
-    page = (ROOT / "docs" / "deploy" / "policy.md").read_text(encoding="utf-8")
-    table = [line for line in str(disclosure.__doc__).splitlines() if line.startswith("|")]
-    assert len(table) == 2 + len(disclosure.WORDS) and "\n".join(table).replace("``", "`") in page
 
 
 # --- what Flower is given -------------------------------------------------------------------------------

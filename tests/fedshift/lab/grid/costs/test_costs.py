@@ -32,20 +32,6 @@ def step_by_hand(batch: int) -> int:
     return 2 * batch * (2 * forwards + forwards - FORWARDS["conv1"])
 
 
-def test_two_views_are_two_forward_passes() -> None:
-    encoder, classifier = costs_of("fedicon", "method.classifier_rounds=1", rounds=4)
-    assert (encoder.kind, classifier.kind) == ("phase=encoder", "phase=classifier")
-    assert (encoder.rounds, classifier.rounds) == ([2, 3], [4])
-    without_head = {name: number for name, number in FORWARDS.items() if name != "head"}
-    forwards = sum(without_head.values())
-    of_views = 2 * 2 * 16 * (3 * forwards - FORWARDS["conv1"])
-    heads = 2 * 2 * 16 * FORWARDS["head"]  # the network's forward pass has it, the loss does not
-    similarities = 3 * 2 * 32 * 32 * 64  # of 32 views with one another, and the gradients of both sides
-    assert abs(encoder.step_flops - of_views - heads - similarities) <= similarities
-    # The encoder is frozen: its forward pass, and the head's, with the gradient of the head's weights.
-    assert classifier.step_flops == 2 * 16 * (forwards + 2 * FORWARDS["head"])
-
-
 def test_the_phases_of_a_local_round_are_distinguished() -> None:
     (result,) = costs_of("fedseproto", "train.epochs=3", "method.phase1_epochs=1")
     first, second = result.steps

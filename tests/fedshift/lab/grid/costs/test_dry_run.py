@@ -4,16 +4,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 import yaml
 from refusals import refused
 from support import InlineRun
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.lab.grid.costs import dry_run
 from fedshift.lab.grid.costs.dry_run import Measured, measure
 from fedshift.lab.grid.costs.grid_dry_run import HEAD, sweep, tune
 from fedshift_app.config.arguments import parse_arguments
@@ -65,17 +62,6 @@ def test_what_is_scored_counts_as_often_as_it_is(method: str, keys: str, scoring
     assert result.scorings == pytest.approx(scorings) and result.asked == 4 and result.score > 0
     assert len(result.local) == min(2, result.config.rounds)
     assert result.playing == (2 if "federation.participation=0.5" in keys else 4)
-
-
-@pytest.mark.skipif(not Path("/proc").exists() or torch.cuda.is_available(), reason="needs Linux and no GPU")
-def test_memory_has_no_pages_of_mapped_files(tmp_path: Path) -> None:
-    """Kept images are mapped: the system takes them back, and all processes share them."""
-    megabytes = 200
-    np.save(tmp_path / "x.npy", np.ones((megabytes, 1_000_000), np.uint8))
-    before = dry_run.held_memory()
-    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    assert int(mapped[:, ::4096].sum()) > 0
-    assert dry_run.held_memory() - before < 0.2 * megabytes * 1e6
 
 
 def test_a_dry_run_tells_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,18 +92,6 @@ def test_what_a_run_does_before_a_score_is_done_again(settings: str, finished_ru
         assert (accuracy(model), model["others"]) == (line["accuracy"], line.get("others", {}))
 
 
-def test_a_method_keeps_its_own_way_to_classify(finished_run: InlineRun, tmp_path: Path) -> None:
-    """Prototypes are no weights: they travel with the file, and the nodes get them as in the run."""
-    prototypes = f"{QUICK} method.share_weights=true method.predict_by=prototype"
-    run = finished_run(method="fedproto", rounds=2, set=prototypes)
-    scored = evaluated(tmp_path / "out", run.folder, saved(run, tmp_path / "prototypes"))
-    first, second = map(accuracy, scored.values())
-    assert first == second == run.results["final"]
-    by_head = finished_run(method="fedproto", rounds=2, set=f"{QUICK} method.share_weights=true")
-    assert by_head.results["weights_sha256"] == run.results["weights_sha256"]
-    assert by_head.results["final"] != run.results["final"]
-
-
 # --- other images ----------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,5 @@
 """The grid of a sweep: values, rows, names of runs, and how long what is left takes."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +7,6 @@ from refusals import refused
 
 from fedshift.lab.grid.sweep import grid
 from fedshift.lab.grid.sweep.grid import Point
-from fedshift.lab.grid.sweep.progress import Timed, time_left
 from fedshift_app.config.keys import FREE
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
@@ -71,16 +68,6 @@ def test_a_parameter_that_a_method_lacks_is_left_out_and_equal_runs_are_one() ->
     assert all("method.tau" not in " ".join(point.arguments) for point in points if "i2pfl" not in point.label)
 
 
-def test_a_child_is_given_what_was_typed() -> None:
-    (point,) = gridded("allocation.held_out=[street,sketch]", "actors=2", "data-dir=a,b", "set=train.lr=0.1")[0]
-    assert point.arguments == (
-        "handwritten", "allocation.held_out=[street,sketch]", "actors=2", "data-dir=a,b", "set=train.lr=0.1",
-        "report=false",
-    )  # fmt: skip
-    assert point.config.allocation.held_out == ("street", "sketch")
-    assert "report=true" in gridded("report=true")[0][0].arguments
-
-
 def test_the_name_of_a_grid_knows_no_order_and_nothing_that_decides_no_number() -> None:
     def name(arguments: str) -> str:
         return grid.grid_hash([point.key for point in gridded(*arguments.split())[0]])
@@ -105,28 +92,4 @@ def test_what_may_differ_on_resume_is_not_part_of_the_identity(key: str) -> None
     assert grid.identity(config, 8) == grid.identity(resolve({}), 8) != grid.identity(config, 4)
 
 
-def test_a_run_that_fetched_its_weights_is_the_one_that_was_asked_for() -> None:
-    """Its folder holds their SHA-256, the grid has none: it was done again and again, and counted as failed."""
-    config = resolve({"set": "model.name=torchvision:resnet18 model.download=true"})
-
-    def identity(**of_model: Any) -> str:
-        return grid.identity(config.model_copy(update={"model": config.model.model_copy(update=of_model)}), 8)
-
-    assert identity(weights_sha256="a" * 64) == identity() != grid.identity(resolve({}), 8)
-    # Of a file of the user's own it counts.
-    assert identity(weights_sha256="a" * 64, download=False) != identity(weights_sha256="b" * 64, download=False)
-
-
 # --- the time left --------------------------------------------------------------------------------------------
-
-
-def test_time_left_scales_by_rounds_and_knows_methods() -> None:
-    fedavg, fpl = Timed("fedavg", 10, 10.0), Timed("fpl", 10, 50.0)
-    for done, running, left, jobs, seconds in (
-        ([], [], [fedavg], 1, None),
-        ([fedavg, fpl], [], [Timed("fpl", 5, 0.0), Timed("moon", 10, 0.0)], 1, 25.0 + 30.0),
-        ([fedavg, fpl], [(fedavg, 4.0)], [], 1, 6.0),
-        ([fedavg, fpl], [(fedavg, 90.0)], [], 1, 9.0),  # overdue, and not about to end
-        ([fedavg, fpl], [], [fpl] * 4, 2, 100.0),
-    ):
-        assert time_left(done, running, left, jobs) == seconds

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 from played_runs import Compared, Played
-from typer.testing import CliRunner
 
-from fedshift import cli
 from fedshift.lab.grid.sweep import grid, listing
 from fedshift_app.run import exit_codes
 from fedshift_core.atomic_io import Lock
@@ -101,14 +99,3 @@ def test_the_slurm_script_does_the_run_of_its_task(played: Played, tmp_path: Pat
     assert output[-3] == "--in" and Path(output[-2]).is_dir()
     text = file.read_text()
     assert "#SBATCH --array=0-1\n" in text and f'#SBATCH --output="{played.home / "runs"}' in text
-
-
-def test_the_command_prints_the_runs_that_the_sweep_has_and_takes_no_options_that_contradict(tmp_path: Path) -> None:
-    requests = ["sweep", "handwritten", "seed=0,1", "nodes=4", f"output-dir={tmp_path}"]
-    done = CliRunner().invoke(cli.app, [*requests, "--list"])
-    assert done.exit_code == 0
-    assert [line.split()[3] for line in done.output.splitlines()] == ["seed=0", "seed=1"]
-    assert not list(tmp_path.iterdir())  # nothing is begun
-    for wrong in (["--list", "--in", "x"], ["--slurm", "x"], ["--list", "--paper", "i2pfl.table1"]):
-        exception = CliRunner().invoke(cli.app, [*requests, *wrong]).exception
-        assert isinstance(exception, ConfigError) and "--list goes alone or with --slurm FILE" in str(exception)

@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 from fedshift import cli
 from fedshift.lab.grid.sweep import grid, on_ray
 from fedshift_app.run.versions import versions
-from fedshift_core.atomic_io import Lock
 from fedshift_core.errors import ConfigError, FederationError
 
 #: Does as ``fedshift sweep ... --in FOLDER`` does with a run that ``played_runs.SCRIPT`` plays.
@@ -111,15 +110,6 @@ def test_a_run_that_fails_is_named_with_its_reason_and_others_are_done(
     assert f"seed=1: failed, left at that: node {socket.gethostname()}: error: no node is left" in output
 
 
-def test_a_run_that_another_process_has_is_waited_for(
-    played: Played, cluster: Threads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, codes = on_ray._once, [on_ray.exit_codes.IN_USE] * 2
-    monkeypatch.setattr(on_ray, "_once", lambda *given: (codes.pop(), []) if codes else real(*given))
-    swept(played, "seed=0")
-    assert played.states() == ["finished"] and not codes
-
-
 @pytest.mark.usefixtures("cluster")
 def test_a_node_refuses_what_it_cannot_do_alike(tmp_path: Path) -> None:
     (point,), _ = grid.points(grid.read(["handwritten"]))
@@ -134,28 +124,6 @@ def test_a_node_refuses_what_it_cannot_do_alike(tmp_path: Path) -> None:
         error = on_ray.do(["false"], folder, here, holder, found, point.config)
         assert error.startswith(f"node {socket.gethostname()}: it ") and why in error and "\n" not in error
     assert on_ray.do(["true"], tmp_path, tmp_path, "mine", there, point.config) == ""
-
-
-def test_an_interrupted_task_ends_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(on_ray.time, "sleep", interrupt)
-    ended = tmp_path / "ended"
-    script = f"import signal,sys,time; signal.signal(15, lambda *_: sys.exit(open({str(ended)!r}, 'w').close()));"
-    script += "time.sleep(60)"
-    with pytest.raises(KeyboardInterrupt):
-        on_ray._once([sys.executable, "-c", script], tmp_path, {})
-
-
-@pytest.mark.usefixtures("cluster")
-def test_a_folder_in_use_is_refused(played: Played) -> None:
-    swept(played, "seed=0")
-    for name in ("lock", on_ray.LOCK):
-        lock = Lock(played.folder / name)
-        with pytest.raises(ConfigError, match="already in progress"):
-            swept(played, "seed=0")
-        lock.release()
 
 
 def test_an_address_without_a_cluster_or_a_simulation_is_refused_in_one_line() -> None:

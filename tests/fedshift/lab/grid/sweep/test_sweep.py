@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,8 @@ import psutil
 import pytest
 from played_runs import Compared, Played
 from refusals import refused
-from support import until
 
-from fedshift.lab.grid.sweep import children, grid, progress, running, sweeping
+from fedshift.lab.grid.sweep import children, grid, progress, sweeping
 from fedshift.lab.grid.sweep.grid import Point
 from fedshift.run.launch import processes, runner, worker_count
 from fedshift_app.node import data as node_data
@@ -57,25 +54,6 @@ def test_all_runs_are_done_then_compared(
     with contextlib.suppress(FederationError):  # the script knows seeds only: it does not do the second bn
         played.sweep("seed=0", "model.bn=average,freeze")
     assert compared.calls[-1][-1]  # what the grid varies may differ in the table
-
-
-def test_runs_that_cannot_stand_in_one_table_are_compared_in_groups(
-    played: Played, compared: type[Compared], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After hours of training there is a table."""
-    module = sys.modules["fedshift.lab.tables.compare"]
-    usual = module.compare
-
-    def compare(runs: Any, **options: Any) -> Any:
-        table = usual(runs, **options)
-        if not options["allow_different"]:
-            raise ConfigError("these runs differ in model.bn")
-        return table
-
-    monkeypatch.setattr(module, "compare", compare)
-    played.sweep("seed=0,1")
-    assert [call[-1] for call in compared.calls] == [False, True]
-    assert "these runs differ in model.bn" in (played.folder / "compare.md").read_text()
 
 
 def test_a_run_that_fails_again_is_left_and_named_and_the_others_are_compared(
@@ -223,54 +201,7 @@ def test_what_a_killed_sweep_left_running_is_ended_first(played: Played, capsys:
     assert "1 process of a sweep that was killed was still running here and was ended" in capsys.readouterr().out
 
 
-#: A sweep that starts what it is given, and is killed.
-SWEEP = """
-import pathlib, sys, time
-from fedshift.lab.grid.sweep import children
-with children.guarded(str):
-    child = children.start(["sleep", "60"], [], pathlib.Path(sys.argv[1]), sweep=sys.argv[2], key="a", alone=True)
-    print(child.process.pid, flush=True)
-    time.sleep(60)
-"""
-
-
-def test_the_watchdog_of_a_killed_sweep_leaves_the_runs_of_the_next_one(tmp_path: Path) -> None:
-    log, sweep = tmp_path / "log", f"sweep-{os.getpid()}"
-    command, env = [sys.executable, "-c", SWEEP, log, sweep], os.environ | {"PYTHONPATH": str(runner.APP)}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as killed:
-        left = int(killed.stdout.readline())
-        next_one = children.start(["sleep", "60"], [], log, sweep=sweep, key="a", alone=True)  # the same marks
-        killed.kill()
-    try:
-        assert until(lambda: not psutil.pid_exists(left), 120)
-        time.sleep(1)
-        assert next_one.process.poll() is None
-    finally:
-        next_one.process.kill()
-        next_one.process.wait()
-
-
-def test_the_real_command_runs_this_tree(tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("raise SystemExit(9)")  # of the working folder, which must not come first
-    result = subprocess.run(
-        [*running.run_command(), "--nonsense"], env=os.environ | {"PYTHONPATH": str(runner.APP)},
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
-    assert result.returncode == 2 and "--nonsense" in result.stderr
-
-
 # --- what cannot run --------------------------------------------------------------------------------------------
-
-
-def test_a_pair_of_method_and_network_that_cannot_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    pytest.importorskip("timm")
-    arguments = [
-        "handwritten", "method=fedavg,f2dc", "model.name=cnn,timm:vit_tiny_patch16_224", f"output-dir={tmp_path}",
-    ]  # fmt: skip
-    with pytest.raises(ConfigError, match=r"^F2DC|^f2dc") as caught:
-        sweeping.sweep(arguments, "")
-    assert "model.name=timm:vit_tiny_patch16_224: modules f2dc: the network" in str(caught.value)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_says_to_its_sweep_that_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

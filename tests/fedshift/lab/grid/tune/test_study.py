@@ -82,19 +82,6 @@ def test_a_trial_below_the_median_ends_early_once_there_are_enough_to_compare(pr
     assert made.best(99).number == 0 and made.trials()[-1].state == ("pruned" if pruning else "complete")
 
 
-def test_a_trial_that_was_to_end_when_the_search_was_killed_ends_at_the_same_round(tmp_path: Path) -> None:
-    """The round was noted, its run was being stopped, and the store did not say yet that the trial is over."""
-    made = search(tmp_path / "store")
-    for _ in range(STARTUP):
-        step(made, 8, 50.0)
-    number = made.next()
-    assert made.report(number, {1: 10.0, 2: 10.0}) == 2
-    again = search(tmp_path / "store")
-    assert again.next() == number
-    for rounds in ({1: 10.0, 2: 10.0, 3: 90.0}, {}):  # the second run was started anew
-        assert again.report(number, rounds) == 2
-
-
 def test_a_store_that_is_damaged_is_reported(tmp_path: Path) -> None:
     (tmp_path / "store").write_bytes(b"\x00\x01 nonsense\n{}\n")
     with pytest.raises(ConfigError, match=r"store is damaged: .*; remove it"):

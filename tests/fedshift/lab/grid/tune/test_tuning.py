@@ -272,22 +272,6 @@ def test_ctrl_c_stops_it_and_the_same_command_goes_on_with_the_same_trials(
     assert len(searches.started) == 7
 
 
-def test_without_the_store_a_finished_run_counts_for_its_own_values_alone(searches: Searches) -> None:
-    searches.tune("method=fedavg", "budget=2")
-    whole = searches.rows
-    (store,) = searches.home.glob("runs/tune-*/trials.log")
-    (plan,) = read(*SHORT, "jobs=2", "method=fedavg", "budget=2").plans
-    for number, values in enumerate(({}, {"train.lr": 0.0123})):  # of trial 1 another than it draws
-        point = plan.trial(values)
-        (file,) = store.parent.glob(f"trials/fedavg-000{number}/*/config.yaml")
-        content = json.loads(file.read_text())
-        file.write_text(json.dumps(content | {"resolved": point.config.model_dump(mode="json"), "nodes": point.nodes}))
-    store.unlink()
-    searches.tune("method=fedavg", "budget=2")
-    assert len(searches.started) == 3 and searches.started[2] == searches.started[1]
-    assert [row | {"run": ""} for row in searches.rows] == [row | {"run": ""} for row in whole]
-
-
 def test_a_method_whose_own_values_fail_is_given_up_and_the_others_are_compared(
     searches: Searches, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,58 +1,15 @@
 """Figures of reports: what they leave out, mark and cut, and how they look on light and dark pages."""
 
-from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
-import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
-from support import Run
 
-from fedshift.lab.pages.report import curves, maps, record_sections
-from fedshift.run import reading
+from fedshift.lab.pages.report import curves
 from fedshift.run.html import drawing
-from fedshift.run.html.confusion import confusion_of
 from fedshift.run.html.naming import name_points
-
-
-def test_many_classes_and_domains() -> None:
-    """DomainNet has 345 classes; nobody has ten domains yet. Features that are all alike have one place."""
-    classes, domains = [f"class {k}" for k in range(345)], [f"domain {d}" for d in range(10)]
-    y = np.arange(345).repeat(2)
-    counts = np.eye(345, dtype=np.int64) + np.roll(np.eye(345, dtype=np.int64), 1, 1)
-    with drawing.style():
-        assert len(confusion_of("domain 0", counts, classes, 0, "domain 0").svg) < 200_000
-        placed = np.random.default_rng(0).normal(size=(len(y), 2))
-        of_classes, of_domains = maps.by_class_and_domain(placed, y, np.arange(len(y)) % 10, domains, classes)
-    assert "class 344" in of_classes.svg and "class 344" not in of_domains.svg  # a key for who looks at the colours
-    assert "domain 9" in of_domains.svg
-    assert maps.tsne(np.ones((6, 3)), seed=0).tolist() == [[0, 0]] * 6
-    assert len(np.unique(maps.tsne(placed[:5], seed=0), axis=0)) == 5
-
-
-def test_whiskers_end_at_100_one_domain_has_none_and_equal_bytes_are_two_lines() -> None:
-    fields = {"domains": {"a": 100.0, "b": 92.0}, "avg": 96.0, "std": 5.7, "averaged_rounds": 5}
-    with drawing.style():
-        bars: Any = curves.bars(fields).figure.axes[0]
-        alone: Any = curves.bars(fields | {"domains": {"a" * 60: 85.0}, "avg": 85.0, "std": 0.0})
-        costs: Any = curves.costs([{"round": n, "seconds": 1.0, "bytes_up": 5e6, "bytes_down": 5e6} for n in (1, 2)])
-    (whisker,) = bars.collections
-    assert whisker.get_segments()[0][:, 0] == pytest.approx([96 - 8 / 2**0.5, 100])
-    (axes,) = alone.figure.axes
-    assert axes.texts[-1].get_text() == "85.0" and "STD" not in alone.caption
-    assert len(axes.get_yticklabels()[0].get_text()) == drawing.ROW_NAME  # a long name is cut
-    down, up = costs.figure.axes[1].lines
-    assert down.get_label() != up.get_label() and down.get_linewidth() > 2 * up.get_linewidth()
-
-
-def test_the_table_names_scored_rounds_that_are_not_the_last_ones(finished: Run) -> None:
-    record = reading.read(finished.folder)
-    accuracy = record_sections.sections(replace(record, results=record.results | {"averaged_over": [1, 3]}))[0]
-    assert accuracy.tables[0].heads[1] == "last 2 scored rounds"
-    assert "Last 2 scored rounds: 1, 3." in accuracy.notes
 
 
 def test_many_domains_are_readable() -> None:
@@ -67,19 +24,6 @@ def test_many_domains_are_readable() -> None:
     assert len(looks) == 25
     assert [line.get_label() for line in most.axes[0].lines] == [names[3], names[5], "AVG"]
     assert len({(drawing.domain_colour(i), drawing.domain_marker(i)) for i in range(64)}) == 64
-
-
-def test_colours_are_the_themes_and_names_are_no_part_of_a_drawing() -> None:
-    name = 'id="zz" href="#a" #0072b2'
-    with drawing.style():
-        figure, (axes,) = drawing.canvas(1.0)
-        axes.set_title(name)
-        axes.plot([1, 2], [1, 2], color=drawing.domain_colour(3), marker=drawing.domain_marker(3))
-        axes.plot([1, 2], [1, 2], color=drawing.class_colour(3, 10))
-        svg = drawing.Plot(figure, "x", "a <title> & more", "").svg
-    assert all(text in svg for text in ("var(--d3)", "var(--k3)", "currentColor", "var(--grid)", f">{name}<"))
-    assert "a &lt;title&gt; &amp; more" in svg
-    assert "#000000" not in svg and not [colour for colour in drawing.THEME.values() if f'"{colour}' in svg]
 
 
 # --- names next to points -----------------------------------------------------------------------------------

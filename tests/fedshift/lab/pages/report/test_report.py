@@ -16,15 +16,9 @@ from typer.testing import CliRunner
 from fedshift import cli
 from fedshift.lab.pages.report import by_class, predictions
 from fedshift.run import reading
-from fedshift.site.deploy import exporting
 from fedshift_app.config import registry
-from fedshift_app.config.resolving import resolve
-from fedshift_clients.models.shortcut import Shortcut
-from fedshift_core.errors import ConfigError, DataError, FedShiftError
-from fedshift_core.limits import MOST_SHOWN
+from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.rounds import last_rounds
-from fedshift_datasets.io import cache
-from fedshift_datasets.io.feature_store import FeatureStore
 
 Report = Callable[..., Any]
 QUICK = "train.epochs=1 allocation.share=0.05"
@@ -46,10 +40,6 @@ def check_results(page: Any, results: dict[str, Any]) -> None:
 
 def confusions(page: Any) -> list[str]:
     return [label.split()[3].rstrip(":") for label in page.plots("Confusion")]
-
-
-def accuracies(page: Any) -> dict[str, float]:
-    return {domain: result["accuracy"] for domain, result in page.numbers["domains"].items()}
 
 
 # --- the one that is drawn --------------------------------------------------------------------------------
@@ -138,47 +128,6 @@ def test_what_is_shown_is_what_was_scored(method: str, run_inline: InlineRun) ->
         assert view.features.shape[0] == len(view.y) == len(view.predicted) == view.total == 90
 
 
-def test_a_report_goes_on_from_kept_features(
-    run_inline: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It shows what it shows where images pass the whole network, as they do where features cannot be kept."""
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
-    network = "model.freeze=encoder model.projection=16 model.precompute=on model.precompute_maps=float32"
-    run = run_inline(method="f2dc", rounds=2, set=f"{QUICK} {network} images.crop_padding=0 train.precision=float32")
-    passed: list[int] = []
-    begins = Shortcut.beginning
-    monkeypatch.setattr(Shortcut, "beginning", lambda self, x: passed.append(len(x)) or begins(self, x))
-    kept = predictions.look(reading.read(run.folder), None, None)
-    assert sum(passed) < 50  # those by which a network is known
-
-    def full(*_: Any) -> None:
-        raise DataError("the disk is full")
-
-    monkeypatch.setattr(FeatureStore, "places", full)
-    whole = predictions.look(reading.read(run.folder), None, None)
-    assert list(kept.views) == list(whole.views) == list(DOMAINS)
-    for domain, view in kept.views.items():
-        assert (view.predicted == whole.views[domain].predicted).all()
-        np.testing.assert_allclose(view.features, whole.views[domain].features, atol=1e-5)
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("undrawn_figures")
-def test_each_way_of_batchnorm_is_labelled_and_client_models_are_shown(run_inline: InlineRun, report: Report) -> None:
-    ways = "model.name=cnn_bn evaluate.bn=[own,averaged,batch] images.eval_batch=32 evaluate.client_models=last"
-    run = run_inline(method="fedavg", rounds=1, nodes=4, set=f"{QUICK} {ways} allocation.validation_fraction=0.2")
-    page = report(run.folder)
-    check_results(page, run.results)
-    head = page.tables["results"][0]
-    assert {"bn=averaged", "bn=batch", "best round (1)+"} <= {*head}
-    assert "BatchNorm's statistics: own" in page.text and "batches of 32 test images" in page.text
-    assert accuracies(page) == run.rounds[-1]["others"]["bn=averaged"]  # those of the kept model
-    fields = {row[0]: float(row[1]) for row in page.tables["features-1"][1:]}
-    scores = run.results["client_models"]
-    shown = (fields["LTA"], fields["ATA scan"])
-    assert shown == pytest.approx((scores["lta"], scores["ata"]["scan"]), abs=0.051)
-
-
 @pytest.mark.usefixtures("undrawn_figures")
 def test_a_held_out_domain(run_inline: InlineRun, report: Report) -> None:
     run = run_inline(method="fedcode", rounds=1, nodes=2, set=f"{QUICK} allocation.held_out=[street,sketch]")
@@ -248,27 +197,6 @@ def test_runs_of_which_little_is_known(copied: Run, report: Report, change: Any)
     assert "none of 2 rounds is complete" in page.text and page.plots() == []
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("undrawn_figures")
-def test_hundreds_of_names_of_an_earlier_version_make_a_page_of_bounded_length(
-    copied: Run, report: Report, change: Any
-) -> None:
-    """Which nodes could then give to losses and to ways of scoring, of any length."""
-    name = "\x1b[2J\nround 9/9  scan 100.0 <script>alert(1)</script> "
-    others = {f"{name}{'x' * (1_000_000 * (i == 3))}{i}": dict.fromkeys(DOMAINS, 50.0) for i in range(900)}
-    more = {"others": others, "left_out": [f"node 0: {name}{'y' * 100_000}"]}
-    losses = {f"loss/{name}": 1.0 for name in others}
-    change.rounds(copied.folder, lambda line: line.update(more, losses=line["losses"] | losses))
-    (copied.folder / "results.json").write_text(json.dumps(copied.results | {"others": others}))
-    shutil.rmtree(copied.folder / "checkpoint")
-    page = report(copied.folder)
-    assert len(page.source) < 500_000
-    assert "\x1b" not in page.source and "<script" not in page.source
-    assert len(page.tables["results"][0]) == 4 + MOST_SHOWN  # domain, last rounds, final, others, best round
-    assert f"{900 - MOST_SHOWN} more ways to score are in results.json." in page.text
-    assert len(page.plots("Training loss")[0]) < 4000 and all(len(row[1]) < 800 for row in page.tables["events"])
-
-
 @pytest.mark.parametrize("cut", ["empty", "third", "torn", "gone", "noise"])
 @pytest.mark.parametrize("name", ["metrics.jsonl", "results.json", "config.yaml", "figures.json", "status.json"])
 def test_a_file_that_is_cut_off_is_told_in_a_sentence(name: str, cut: str, copied: Run) -> None:
@@ -289,22 +217,6 @@ def test_a_file_that_is_cut_off_is_told_in_a_sentence(name: str, cut: str, copie
 
 
 # --- where the images are --------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("undrawn_figures")
-def test_a_deployment_whose_images_are_at_hand(copied: Run, tmp_path: Path, report: Report, change: Any) -> None:
-    change.config(copied.folder, engine="deployment")
-    images = tmp_path / "images"
-    images.mkdir()
-    for folder in exporting.export(resolve({}), 4, tmp_path / "nodes"):
-        for path in folder.path.iterdir():
-            path.rename(images / path.name)
-    (images / "street_test.npz").unlink()
-    page = report(copied.folder, f"data-dir={images}")
-    final = copied.results["final"]
-    assert accuracies(page) == {domain: value for domain, value in final.items() if domain != "street"}
-    assert "street is not shown" in page.text
 
 
 @pytest.mark.usefixtures("undrawn_figures")

@@ -1,15 +1,11 @@
 """`fedshift compare --board`: its tables are those of `compare`, its commands make the runs, its page escapes names."""
 
 import base64
-import csv
 import hashlib
 import html
-import io
 import json
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,20 +105,6 @@ def test_a_kept_round_is_in_the_command_and_models_scored_again_have_none_that_t
 # --- Which runs stand in one table ---
 
 
-def test_a_command_names_runs_where_their_folder_holds_those_of_other_tables(run: MakeRun) -> None:
-    for method in ("fedavg", "fedprox"):
-        alone = run(method, under="alone").parent
-    run("i2pfl", under="mixed")
-    mixed = run("fedavg", given="rounds=7", under="mixed").parent
-    tables = tables_of(mixed.parent)
-    assert {len(table["rows"]) for table in tables} == {3, 1}
-    for table in tables:
-        words = shlex.split(table["command"])
-        assert (str(alone) in words, str(mixed) in words) == (len(table["rows"]) == 3, False)
-        done = CliRunner().invoke(cli.app, [*words[1:], "--json"])
-        assert {row["row"] for row in json.loads(done.stdout)["rows"]} == {row["row"] for row in table["rows"]}
-
-
 def test_a_seed_that_comes_twice_stands_apart_by_arithmetic_then_by_folder_or_is_left_out(run: MakeRun) -> None:
     def recorded(scan: float, arithmetic: str, under: str) -> Path:
         return run("fedavg", 0, scan, recorded={"arithmetic": arithmetic}, under=under).parent.parent
@@ -140,24 +122,6 @@ def test_a_seed_that_comes_twice_stands_apart_by_arithmetic_then_by_folder_or_is
     assert made.left_out[0] in html.unescape(board_page.page(made))
     with refused(ConfigError, "comes twice"):
         board.board([root / "b"])
-
-
-def test_a_site_called_like_a_column_keeps_its_own_numbers(run: MakeRun) -> None:
-    sites = {"p": 10.0, "n": 20.0, "method": 30.0, "p std": 40.0, "network": 50.0}
-    runs = [
-        run(method, seed, domains={site: value + seed * (1 + gain) for site, value in sites.items()})
-        for gain, method in enumerate(("fedavg", "fedprox"))
-        for seed in range(3)
-    ]
-    own = {"site p": 11.0, "site n": 21.0, "site method": 31.0, "p std": 41.0, "site network": 51.0}
-    compared = compare(runs)
-    base, other = json.loads(compared.json())["rows"]
-    first, second = csv.DictReader(io.StringIO(compared.csv()))
-    assert [{name: float(row[name]) for name in own} for row in (base, first)] == [own, own]
-    result = compared.numbers.rows[1].difference
-    assert other["p"] == result.p == float(second["p"]) and base["method"] == "fedavg"
-    row = rows_of(*runs)[0]
-    assert {column: row["by_seed"]["1"][column] for column in own} == own
 
 
 # --- The page ---
@@ -201,59 +165,3 @@ def test_the_command_and_python_write_the_same_page(run: MakeRun, tmp_path: Path
     for option in (["--json"], ["--score", "final"], ["--unseen"], ["--sites", "auroc"], ["--html", "x"]):
         with refused(ConfigError, f"--board and {option[0]}: "):
             CliRunner().invoke(cli.app, [*command, *option], catch_exceptions=False)
-
-
-#: What the script needs of a browser: elements that keep what is put into them.
-ELEMENTS = """
-class Element {
-  constructor(name) { Object.assign(this, {name, inner: [], attributes: {}, dataset: {}}); }
-  setAttribute(key, value) { this.attributes[key] = String(value); }
-  append(...more) { this.inner.push(...more); }
-  replaceChildren(...more) { this.inner = more; }
-  addEventListener() {}
-  *all() { for (const one of this.inner) if (one instanceof Element) { yield one; yield* one.all(); } }
-}
-const known = {}, files = require("fs"), [, page, hash] = process.argv;
-const html = files.readFileSync(page, "utf8");
-globalThis.document = {
-  getElementById: (id) => (known[id] ??= new Element(id)), createElement: (name) => new Element(name),
-  createElementNS: (_, name) => new Element(name), querySelectorAll: () => [], documentElement: new Element("html"),
-};
-globalThis.location = {hash};
-globalThis.history = {replaceState() {}};
-globalThis.window = {addEventListener() {}};
-globalThis.matchMedia = () => ({matches: false, addEventListener() {}});
-document.getElementById("data").textContent = html.match(/id="data">(.*?)<\\/script>/s)[1];
-(0, eval)(html.match(/<script>(.*?)<\\/script>/s)[1]);
-const lines = {};
-for (const row of known.tables.all()) {
-  const inner = row.name === "tr" ? [...row.all()] : [];
-  const open = inner.find((one) => (one.attributes["aria-label"] ?? "").startsWith("open "));
-  if (open) lines[open.attributes["aria-label"].slice(5)] =
-    inner.filter((one) => one.attributes.class === "zero").map((one) => Number(one.attributes.x1));
-}
-console.log(JSON.stringify(lines));
-"""
-
-
-def test_the_dashed_line_is_the_baseline_of_the_difference_whatever_the_order(run: MakeRun, tmp_path: Path) -> None:
-    """Two rows of FedAvg, each the baseline of a row that is stepped like it; another order moves no line."""
-    adam, none = "fedavg server.optimizer=fedadam", "fedavg server.optimizer=none"
-    runs = [run(method, 0, scan) for method, scan in (("fedavg", 50), ("fedprox", 52))]
-    runs += [run(m, 0, scan, given="server.optimizer=fedadam") for m, scan in (("fedavg", 70), ("fedprox", 72))]
-    file = compare(runs).to_board(tmp_path / "board.html")
-    ((table,),) = [data_of(file.read_text(encoding="utf-8"))["tables"]]
-    rows = table["rows"]
-    bases = {row["row"]: rows[row["base"]]["row"] for row in rows}
-    assert bases == {
-        adam: adam, none: adam,
-        "fedprox server.optimizer=fedadam": adam, "fedprox server.optimizer=none": none,
-    }  # fmt: skip
-    assert all(row.get("difference", 0.0) == pytest.approx(row["AVG"] - rows[row["base"]]["AVG"]) for row in rows)
-    if (node := shutil.which("node")) is None:
-        pytest.skip("no node")
-    # AVG from 45 to 56 on a line from 6 to 122: 45 is its start, 55 is 10 of 11 further.
-    places = {none: pytest.approx(6), adam: pytest.approx(6 + 116 * 10 / 11)}
-    for view in ("#sort=AVG&dir=ascending", "#sort=AVG&dir=descending", "#sort=p&dir=ascending"):
-        drawn = json.loads(subprocess.check_output([node, "-e", ELEMENTS, file, view], timeout=60))
-        assert drawn == {name: [places[base]] for name, base in bases.items()}

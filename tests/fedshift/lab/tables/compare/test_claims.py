@@ -4,13 +4,11 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from refusals import refused
-from support import ROOT
 from typer.testing import CliRunner
 
 from fedshift import cli
@@ -23,16 +21,10 @@ from fedshift.lab.tables.compare.claim_rule import (
     PRETRAINED_RULE,
     RULE,
     SIMILAR,
-    VERDICTS,
     Claim,
-    is_pretrained,
-    unlike,
 )
 from fedshift.lab.tables.compare.claim_table import Claims
 from fedshift.lab.tables.compare.claims import claims
-from fedshift.lab.tables.compare.rows import PaperRow, Row
-from fedshift.lab.tables.papers import printed as printed_module
-from fedshift.lab.tables.papers.deviations import Altered
 from fedshift_core.errors import ConfigError
 
 Make = Callable[..., Path]
@@ -150,45 +142,6 @@ def test_rows_of_other_rounds_than_the_last_five_are_marked_and_named(pair: Make
     assert "†" not in claims([tmp_path], score="final").text()
 
 
-def test_what_does_not_compare_says_why(pair: Make, make: Make, tmp_path: Path) -> None:
-    pair()
-    make("fedprox", 0, 55)
-    make("fpl", 0, 55, more={"sketch": None})  # no mean over a part is taken
-    pair("model.name=resnet18", folder="large")
-    checked = claims([tmp_path])  # each folder in it is a comparison of its own
-    fields = {(claim.row, claim.runs.split(":")[0]): (claim.verdict, claim.why) for claim in of_table(checked)}
-    assert fields == {
-        ("F2DC", "pacs"): (OTHER_SIZE, ""), ("FedProx", "pacs"): (NOT_TESTED, ""),
-        ("FPL", "pacs"): (NOT_COMPARABLE, "no common seed"),
-        ("F2DC", "large"): (NOT_COMPARABLE, "model.name=resnet18 (paper resnet10)"),
-    }  # fmt: skip
-
-
-def test_of_several_rows_the_one_with_the_fewest_other_values_is_taken(make: Make, pair: Make) -> None:
-    for seed in range(3):
-        make("fedavg", seed, 50 + seed)
-        make("f2dc", seed, 54 + seed, "method.tau=0.1")
-        place = make("f2dc", seed, 40 + seed, "method.sigma=5 method.tau=0.1")
-    claim = one(claims([place]))
-    assert claim.verdict == OTHER_SIZE and claim.differ == 1  # tau; with sigma=5 two
-    pair("allocation.counts.photo=3 allocation.counts.cartoon=1", folder="two")
-    rows = of_table(claims([pair(folder="two")]), "F2DC")  # two allocations are two rows
-    assert sorted((claim.differ, len(claim.our_gain.seeds)) for claim in rows) == [(0, 3), (1, 3)]
-
-
-def test_leave_one_out_takes_each_domain_from_the_run_that_left_it_out(make: Make) -> None:
-    counts = {"photo": 2, "art_painting": 3, "cartoon": 2, "sketch": 3}
-    for i, out in enumerate(PACS):
-        settings = f"'allocation.held_out=[{out}]' 'allocation.counts={json.dumps(counts | {out: 0})}'"
-        for seed in range(3):
-            make("fedavg", seed, 90, settings, more={out: 30 + seed})
-            # i2pfl gains 2, 3, 4, 5 where nobody trained
-            place = make("i2pfl", seed, 10, settings, more={out: 32 + seed + i})
-    (unseen,) = [claim for claim in claims([place]).claims if claim.row == "I2PFL"]
-    assert printed_module.get(unseen.table).printed.column_maps[0].unseen and set(unseen.domains) == {*PACS}
-    assert unseen.our_gain.difference.mean == pytest.approx(3.5) and unseen.verdict == NOT_COMPARABLE
-
-
 def test_the_command_in_three_forms_counts_all_rows_and_shows_fewer(pair: Make, make: Make) -> None:
     place = pair()
     for seed in range(3):
@@ -225,11 +178,6 @@ def test_what_makes_no_sense_is_refused(
     monkeypatch.chdir(tmp_path)
     with refused(ConfigError, named):
         CliRunner().invoke(cli.app, ["claims", *arguments.split()], catch_exceptions=False)
-
-
-def test_the_rule_stands_in_the_docs() -> None:
-    page = (ROOT / "docs" / "guide" / "compare.md").read_text()
-    assert [words for words in VERDICTS if f"**{words}**" not in page] == []
 
 
 def test_tuned_rows_are_held_against_tuned_fedavg(pair: Make, make: Make) -> None:
@@ -281,24 +229,6 @@ def test_image_size_and_arithmetic_are_named_among_the_differences(
     assert one(checked).unlike == named
     assert ", ".join(named) in checked.markdown()
     assert json.loads(checked.json())["claims"][0]["unlike"] == list(named)
-
-
-@pytest.mark.parametrize(
-    ("ours", "altered", "text"),
-    [
-        ({}, (), ""), ({"model.download": True}, (), ""),  # both
-        (
-            {"model.weights_sha256": "ab"}, (Altered("model.weights_sha256", ("ab",), ""),),
-            "pretrained (paper from scratch)",
-        ),
-        ({"model.download": True}, (Altered("model.download", ("true",), "false"),), "pretrained (paper from scratch)"),
-        ({}, (Altered("model.download", ("false",), "true"),), "from scratch (paper pretrained)"),
-    ],
-)  # fmt: skip
-def test_pretrained_weights_of_either_side_are_named(ours: Any, altered: Any, text: str) -> None:
-    run: Any = SimpleNamespace(config={"train.precision": "float32", **ours}, surroundings={})
-    row, paper = Row("", "", "global", (run,), {}, {}), PaperRow("", {}, {}, {}, altered)
-    assert unlike(row, paper) == (text,) * bool(text) and is_pretrained(row, paper) is text.startswith("pretrained")
 
 
 def test_pretrained_runs_have_a_verdict_of_their_own_and_change_no_other(

@@ -13,20 +13,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 from refusals import refused
-from support import ROOT
 from typer.testing import CliRunner
 
 from fedshift import cli
 from fedshift.lab.tables.compare import Comparison, compare
-from fedshift.lab.tables.compare.paper_names import column, data_set, escaped, method, row_latex, row_text, text_of
+from fedshift.lab.tables.compare.paper_names import column, data_set, escaped, method, text_of
 from fedshift.lab.tables.results.statistics import Paired, Spread, corrected
 from fedshift_app.config import registry
 from fedshift_core.errors import ConfigError
 
 MakeRun = Callable[..., Path]
-RESULTS = ROOT / "docs" / "results"
 
 
 @pytest.fixture
@@ -54,14 +51,6 @@ def table(make_run: MakeRun) -> Comparison:
     }  # fmt: skip
     gains = [(name, seed, gain) for name, values in by.items() for seed, gain in enumerate(values)]
     return compare([make_run(name, seed, 60 + seed + gain, 40 + seed + gain) for name, seed, gain in gains])
-
-
-@pytest.fixture
-def grouped(make_run: MakeRun) -> Comparison:
-    """FedAvg with two networks, in two groups."""
-    networks = ("cnn", "cnn_bn")
-    runs = [make_run("fedavg", 0, 60, 40, given=f"model.name={name}") for name in networks]
-    return compare(runs, allow_different=True)
 
 
 def cells(latex: str, name: str) -> list[str]:
@@ -116,15 +105,6 @@ def test_holm_is_the_closed_test_of_bonferroni(values: list[float | None]) -> No
     assert [row and row.p for row in result] == values
 
 
-def test_a_label_says_parameters_tuning_and_approximation(make_run: MakeRun) -> None:
-    runs = [make_run("i2pfl", s, 60 + s, 40, given=f"method.tau={tau}") for s in range(2) for tau in ("0.07", "0.02")]
-    rows = compare([*runs, make_run("fedmlp", 0, 50, 40), make_run("f2dc-code", 0, 50, 40)]).numbers.rows
-    assert [row_latex(row) for row in rows] == [
-        "F$^2$DC (released code)", "I$^2$PFL (tau=0.02)", "I$^2$PFL (tau=0.07)", "FedMLP (approximation)",
-    ]  # fmt: skip
-    assert [row_text(row) for row in rows][1] == "I²PFL (tau=0.02)"
-
-
 def test_names_are_printed_as_papers_have_them() -> None:
     """Each method's is whole LaTeX; capitals of a column stay."""
     for name in registry.METHODS:
@@ -152,37 +132,6 @@ def test_any_text_is_printed_letter_by_letter(text: str) -> None:
     written = "|".join([*map(re.escape, PRINTED), r"[^\\{}$&%#_~^]"])
     assert re.fullmatch(f"({written})*", latex := escaped(text))
     assert "".join(PRINTED.get(part, part) for part in re.findall(written, latex)) == " ".join(text.split())
-
-
-def check_latex(latex: str) -> None:
-    """Check a table as TeX would: environments nest, braces and dollars pair, each row has all cells."""
-    code = "\n".join(line for line in latex.splitlines() if not line.startswith("%"))
-    assert max(map(ord, code)) < 0x2000 and "%" not in code.replace(r"\%", "").replace("{!}{%\n", "")
-    bare = re.sub(r"\\[{}$&%#_\\]", "", code)
-    depth = list(itertools.accumulate({"{": 1, "}": -1}.get(letter, 0) for letter in bare))
-    assert min(depth) == depth[-1] == 0 and bare.count("$") % 2 == 0
-    stack: list[str] = []
-    for kind, name in re.findall(r"\\(begin|end)\{([a-z]+\*?)\}", code):
-        assert stack.append(name) is None if kind == "begin" else stack.pop() == name
-    assert not stack
-    (layout,) = re.findall(r"\\begin\{tabular\}\{([lc]+)\}\n", code)
-    for row in re.findall(r"^(.*) \\\\$", code.partition(r"\toprule")[2].partition(r"\bottomrule")[0], re.M):
-        spans = [int(number) - 1 for number in re.findall(r"\\multicolumn\{(\d+)\}", row)]
-        assert len(re.findall(r"(?<!\\)&", row)) + 1 + sum(spans) == len(layout), row
-    assert not re.search(r"[_^~#]", re.sub(r"\$[^$]*\$|\\label\{.*?\}", "", bare))
-
-
-def test_tables_compile(table: Comparison, grouped: Comparison) -> None:
-    """As far as an independent reader tells: odd names, a wide line, a narrow table."""
-    caption = r"Top-1 accuracy (\%), 50 \& more: $\pm$."
-    narrow = table.to_latex(["AVG"], 0, caption, "tab:one")
-    odd = grouped.to_latex(caption=escaped('a_b & c% #1 {x} ~^ <|> "q" ±†…'))
-    pacs = compare([RESULTS / "pacs"], paper="f2dc.table1b", allow_different=True).to_latex()
-    out = compare([RESULTS / "out-pacs-cnn"], allow_different=True, held_out=True).to_latex()
-    for latex in (table.to_latex(), narrow, odd, pacs, out):
-        check_latex(latex)
-    assert f"\\caption{{{caption}}}" in narrow and r"\emph{Global model (model.name=cnn\_bn)}" in odd
-    assert r"\quad \emph{printed: " in pacs and r"\caption{PACS: top-1 accuracy (\%)" in pacs
 
 
 def test_columns_are_chosen_and_ordered_and_wrong_names_refused(table: Comparison) -> None:
@@ -221,14 +170,8 @@ def test_figures_are_files_in_three_formats_with_their_curves(table: Comparison,
     assert {file.name for file in figures.iterdir()} == {"curves.csv", "captions.txt"} | {
         f"{name}.{ending}" for name in table.figure_names for ending in ("pdf", "svg", "png")
     }
-    theme = (ROOT / "fedshift" / "run" / "html" / "templates" / "light.css").read_text()
-    known = {f"#{colour}" for colour in re.findall(r"--(?:d\d|fg|grid):#([0-9a-f]{6})", theme)}
     for name in table.figure_names:
-        colours = {colour for _, colour in Image.open(figures / f"{name}.png").convert("RGB").getcolors(1 << 20)}
-        assert (255, 255, 255) in colours and known & {f"#{bytes(colour).hex()}" for colour in colours}, name
-        svg = (figures / f"{name}.svg").read_text()
-        assert ET.fromstring(svg).tag.endswith("svg")
-        assert set(re.findall(r"#[0-9a-f]{6}", svg)) <= known | {"#ffffff", "#000000"}
+        assert ET.fromstring((figures / f"{name}.svg").read_text()).tag.endswith("svg")
         assert (figures / f"{name}.pdf").read_bytes().startswith(b"%PDF-")
     curves = list(csv.DictReader((figures / "curves.csv").open()))
     assert len(curves) == 6 * 4 * 9

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from refusals import refused
 
-from fedshift.lab.tables.compare import claims, compare, keep
+from fedshift.lab.tables.compare import compare, keep
 from fedshift.lab.tables.compare.table import Numbers
-from fedshift.lab.tables.results import differences as contents
 from fedshift_app.run.agreement import contradictions
 from fedshift_core.errors import ConfigError
 
@@ -60,45 +59,11 @@ def test_seeds_of_three_versions_are_not_pooled_in_silence(run: MakeRun) -> None
     assert table.numbers.rows[1].refused and "3†" in table.text() and table.json().count("mean over other images") == 2
 
 
-def test_only_hashes_that_are_known_and_seeds_of_a_difference_count(run: MakeRun) -> None:
-    """The same images over seeds, parts of them, none, and those of a seed that FedAvg has not."""
-    runs = [run("fedavg", seed, recorded=images("a")) for seed in range(3)]
-    runs += [run("fedprox", seed, 51 + seed * seed, recorded=images("a", "test")) for seed in range(3)]
-    runs += [run("i2pfl", 0), run("moon", 0, 60, recorded=images("a"))]
-    numbers, rows = rows_of(runs)
-    assert numbers.warnings == () and rows["fedprox"].difference.p is not None and rows["i2pfl"].difference is not None
-    numbers, rows = rows_of([*runs, run("moon", 7, recorded=images("b"))])
-    assert rows["moon"].difference.difference.mean == 5 and rows["moon"].mixed and numbers.warnings
-    apart = [runs[0], run("fedavg", 0, recorded=images("drawn otherwise"), given="dataset.seed=1")]
-    assert compare(apart, allow_different=True).numbers.warnings == ()  # groups are not held against each other
-
-
 def test_nodes_that_hold_other_numbers_of_images_have_no_difference_either(run: MakeRun) -> None:
     nodes = [{"domain": "scan", "class_counts": [9, 9]}, {"domain": "street", "class_counts": [1, 2]}]
     numbers, rows = rows_of([run("fedavg"), run("fedprox", nodes=nodes)])
     assert rows["fedprox"].refused == "seed 0: the nodes hold other images in fedprox-0-1, fedavg-0-0"
     assert len(numbers.warnings) == 1
-
-
-def test_unseen_domains_of_other_images_are_marked_and_have_no_difference(run: MakeRun) -> None:
-    runs = [
-        run(method, recorded=images(out), given=f"allocation.held_out=[{out}] allocation.counts=any")
-        for method in ("fedavg", "fedprox") for out in ("scan", "street")
-    ]  # fmt: skip
-    numbers, rows = rows_of(runs, held_out=True)
-    assert rows["fedavg"].mixed and rows["fedprox"].mixed and rows["fedprox"].refused and numbers.warnings
-
-
-@pytest.mark.parametrize("other", [True, False])
-def test_claims_judge_no_gain_on_other_images(other: bool, run: MakeRun) -> None:
-    for method, accuracy, slope in (("fedavg", 40.0, 1), ("f2dc", 60.0, 2)):
-        recorded = {"images": {"photo": {"train": "new" if other and method == "f2dc" else "old"}}}
-        for seed in range(3):
-            place = run(method, seed, accuracy + seed * slope, experiment="f2dc-pacs", recorded=recorded).parent
-    checked = claims.claims([place])
-    judged = {claim.why for claim in checked.claims if claim.table == "f2dc.table1b"}
-    found = (judged == {contents.OTHER_IMAGES}, bool(checked.warnings), "the images of photo train" in checked.text())
-    assert found == (other,) * 3
 
 
 def lines(*scans: float) -> list[dict[str, Any]]:
@@ -125,13 +90,3 @@ def test_results_that_contradict_the_rounds_are_said(changed: dict[str, Any], sa
     part = [*lines(10.0, 20.0), {"round": 3, "accuracy": {"scan": 90.0}, "evaluated_share": 0.5}]
     of_two = {"rounds": 3, "domains": {"scan": 15.0, "street": 10.0}, "final": {"scan": 20.0, "street": 10.0}}
     assert contradictions(of_two, part) == ""
-
-
-def test_a_contradiction_stands_in_each_form_and_in_the_kept_file(run: MakeRun, tmp_path: Path) -> None:
-    folder = run("fedavg", best_test={"round": 1, "domains": {"scan": 50.0, "street": 40.0}})
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines(1.0, 2.0)))
-    said = f"{folder.name}: results.json contradicts metrics.jsonl: domains scan is 50.00 and 1.50"
-    for paths in ([folder], keep([folder], tmp_path / "kept")):
-        table = compare(paths)
-        assert any(one.startswith(said) for one in table.numbers.warnings)
-        assert all("results.json contradicts metrics.jsonl" in text for text in (table.csv(), table.json()))

@@ -3,29 +3,18 @@
 import csv
 import io
 import json
-import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from refusals import refused
-from support import Command, undrawn
+from support import Command
 
-from fedshift.lab.tables.compare import compare, figures, keep
-from fedshift.run.html.drawing import GRID
+from fedshift.lab.tables.compare import compare
 from fedshift_core.errors import ConfigError
 
 MakeRun = Callable[..., Path]
-
-
-def with_rounds(folder: Path, avgs: list[float | None]) -> None:
-    """Write the rounds of a run; None: a domain is missing. The last one is scored on a part of the images."""
-    lines = [{"round": n, "accuracy": {"scan": 10.0, "street": avg and 2 * avg - 10}} for n, avg in enumerate(avgs, 1)]
-    lines[-1]["evaluated_share"] = 0.5
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 @pytest.mark.usefixtures("undrawn_figures")
@@ -42,72 +31,6 @@ def test_all_formats_show_the_same_numbers(three_seeds: list[Path], read_page: A
     assert float(fedavg["AVG"]) == 52 and float(i2pfl["difference"]) == 2 and i2pfl["seeds"] == "0 1 2"
     assert json.loads(table.json())["rows"][1]["by_seed"]["1"]["AVG"] == 55
     assert len({line.count("|") for line in markdown.splitlines() if line.startswith("|")}) == 1
-
-
-def test_the_page_has_figures_facts_and_ways_to_the_reports(
-    three_seeds: list[Path], tmp_path: Path, read_page: Any
-) -> None:
-    place = tmp_path / "my pages" / "c.html"
-    for folder in three_seeds:
-        with_rounds(folder, [20.0, None, 40.0 if "i2pfl" in folder.name else 30.0, 90.0])
-        results = json.loads((folder / "results.json").read_text())  # whose mean is of other rounds
-        (folder / "results.json").write_text(json.dumps(results | {"unscored": {}}))
-    renamed = three_seeds[0].rename(three_seeds[0].with_name("odd name #1&"))
-    (renamed / "report.html").write_text("")
-    runs = [renamed, *three_seeds[1:]]
-    table = compare(runs)
-    page = read_page(table.html(place))
-    assert [link["href"] for link in page.all("a")] == ["../runs/odd%20name%20%231%26/report.html"]
-    differences, rounds, avg, *others = page.plots()
-    assert [label.partition(":")[0] for label in others] == ["scan", "street", "WORST"]
-    assert "i2pfl +2.00 (-0.48 to +4.48)" in differences
-    assert avg.endswith("fedavg 52.00 (50.00 to 54.00); i2pfl 54.00 (51.35 to 56.65).")
-    # A round without a domain, and one scored on a part, are no points of a curve.
-    assert rounds == "AVG over the rounds: fedavg 30.00 in round 3; i2pfl 40.00 in round 3."
-    facts = dict(zip(page.texts("dt"), page.texts("dd"), strict=True))
-    assert facts | {"rounds": "20", "network": "cnn", "nodes": "2", "seeds": "3"} == facts
-    with undrawn():
-        assert read_page(table.html()).all("a") == []  # nobody knows from where
-        again = read_page(compare(keep(runs, tmp_path / "kept")).html(place))
-    assert (again.plots(), again.all("a")) == (page.plots(), [])
-
-
-def test_a_folder_that_is_not_utf_8_is_linked(three_seeds: list[Path], tmp_path: Path) -> None:
-    renamed = three_seeds[0].rename(os.fsdecode(os.fsencode(three_seeds[0]) + b"\xff"))
-    (renamed / "report.html").write_text("")
-    table = compare([renamed, *three_seeds[1:]])
-    with undrawn():
-        page = table.html(tmp_path / "c.html")
-    assert page.encode() and f"{three_seeds[0].name}%FF/report.html" in page and f"{three_seeds[0].name}\\xff<" in page
-    table.to_board(tmp_path / "b.html")
-    assert "\\udcff" in (tmp_path / "b.html").read_text(encoding="utf-8")
-
-
-def test_many_rows_have_small_curves_or_no_figures(run: MakeRun) -> None:
-    """Ten rows in three groups, whose names are cut at the same place; the last group has no baseline."""
-    runs = []
-    for group, methods in enumerate(("fedavg fedprox i2pfl fpl", "fedavg fedprox i2pfl", "i2pfl i2pfl i2pfl")):
-        for i, method in enumerate(methods.split()):
-            settings = f"train.lr=0.01 train.batch_size={8 + group} train.momentum=0.{5 + group}"
-            settings += f" method.tau=0.{i + 1}" * (group == 2)
-            runs.append(run(method, 0, 50 + 10 * group + i, given=settings))
-            with_rounds(runs[-1], [20.0 + 10 * group, 30.0 + 10 * group + i, 0.0])
-    numbers = compare(runs, allow_different=True).numbers
-    plotted = figures.plots(numbers)
-    (curves,) = [plot.figure for plot in plotted.overall if plot.name == "curves"]
-    panels = [axes for axes in curves.axes if axes.get_visible()]
-    bases = {row.group: 30.0 + 10 * i for i, row in enumerate(row for row in numbers.rows if row.is_baseline)}
-    assert len(bases) == 2
-    for row, axes in zip(numbers.rows, panels, strict=True):  # the baseline of the row's own group is dashed
-        dashed = [float(np.asarray(line.get_ydata())[-1]) for line in axes.lines if line.get_color() == GRID]
-        assert dashed == ([] if row.is_baseline or row.group not in bases else [bases[row.group]])
-    assert len({axes.get_title(loc="left") for axes in panels}) == 10
-    assert all(f"[{place}] " in plotted.lacking[0] for place in (1, 2, 3))
-    (lack,) = figures.plots(replace(numbers, rows=numbers.rows * 7)).lacking
-    assert lack.startswith("More than 60 rows")
-    (runs[0] / "metrics.jsonl").unlink()
-    (lack,) = figures.plots(compare(runs[:1]).numbers).lacking
-    assert lack.startswith("No curves")
 
 
 @pytest.mark.usefixtures("undrawn_figures")

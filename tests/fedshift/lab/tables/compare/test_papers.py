@@ -130,23 +130,6 @@ def test_what_a_row_stands_for_in_the_papers_own_experiment_differs_in_what_is_p
             assert all((one.paper, one.why) == (shown(printed[one.key]), "") for one in differing)
 
 
-def test_domains_that_are_held_out_are_the_test_whether_or_not_the_shift_states_it() -> None:
-    table = printed_module.get("i2pfl.tableiiidigits")
-    config = resolved("i2pfl-out-digits", {"method.name": "i2pfl"})
-    column_map = table.column_map(config)
-    standing = table.standing(config)
-    assert standing is not None and config["shift.name"] == "domain"
-
-    def keys(**changed: object) -> list[str]:
-        values = {key.replace("__", "."): value for key, value in changed.items()}
-        return [value.key for value in altered([config | values], table, column_map, standing)]
-
-    assert keys() == []
-    assert keys(shift__name="none") == []
-    assert "shift.name" in keys(shift__name="none", allocation__held_out=[])
-    assert "shift.name" in keys(shift__name="corruption")
-
-
 def test_no_row_that_names_a_method_of_ours_stands_for_nothing() -> None:
     lacking = [
         (table.id, row.method)
@@ -160,9 +143,3 @@ def test_print_errors_belong_to_their_table() -> None:
     assert printed_module.get("f2dc.table1b").checks() == [
         "Table 1b F2DC (PACS): sample STD of domains = 5.93 (population 5.14), printed STD = 5.83"
     ]
-
-
-def test_a_printed_spread_is_kept() -> None:
-    table = printed_module.get("fedicon.table1")
-    row = table.standing(resolved("fedicon-digit5-covariate", {"method.name": "fedicon"})).row
-    assert (row.value("MNIST"), row.spread("MNIST")) == (89.67, 1.48)

@@ -74,14 +74,6 @@ def test_the_commands_of_a_line_resolve_and_make_each_row_that_we_have(line: Lin
         assert not column_map.unseen or held == set(column_map.columns.values())
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line.table], ids=lambda line: line.printed.strip("`"))
-def test_a_line_says_which_printed_rows_we_do_not_have(line: Line) -> None:
-    if "nothing to run" in line.missing:
-        return
-    for row in line.table.printed.rows:
-        assert (row.method in re.split(r"[\s,;.]+", line.missing)) == (not line.table.readings(row)), row.method
-
-
 def test_every_table_and_figure_has_one_line() -> None:
     tables = [line.table.id for line in LINES if line.table is not None]
     assert sorted(tables) == sorted(table.id for table in printed_module.all_tables())

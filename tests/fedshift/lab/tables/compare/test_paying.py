@@ -15,14 +15,11 @@ from fedshift.lab.grid.costs.measuring import deciding
 from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.compare.figures import plots
 from fedshift.lab.tables.compare.table import Numbers
-from fedshift.lab.tables.compare.tradeoff import BYTES, FLOPS, SECONDS, front, notes, on_fronts, paid
+from fedshift.lab.tables.compare.tradeoff import BYTES, FLOPS, SECONDS, front, paid
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
 
 RUNS = ROOT / "docs" / "results" / "digits-heterogeneous"  # fedseproto, fedproto, local; three seeds
-
-
-SMALL = "digits-small-cnn"
 
 
 def cost(
@@ -102,57 +99,7 @@ def test_costs_that_cannot_be_read_or_are_of_another_experiment_are_refused(
         compare([RUNS], costs=tmp_path / "costs.json")
 
 
-def test_a_row_with_parameters_has_not_the_costs_of_its_method(tmp_path: Path) -> None:
-    """FedProto with shared weights sends a hundred times as much."""
-    runs = ROOT / "docs" / "results" / "digits-cnn"
-    one_kind = [file for file in runs.glob("*fedproto*") if '"share_weights": true' in file.read_text()]
-
-    def rows(runs: list[Path], *methods: str, given: str = "") -> set[str]:
-        measured = [cost(method, 1, 1, 1, SMALL, given=given) for method in methods]
-        return {*shown_costs(compare(runs, costs=written(tmp_path, *measured, experiment=SMALL)).numbers)[BYTES]}
-
-    assert rows([runs], "fedproto", "fedavg") == {"fedavg", "fedproto share_weights=false"}
-    assert len(one_kind) == 3 and rows(one_kind, "fedproto") == set()  # its row is named by the method alone
-    assert rows([runs], "fedproto", given="method.share_weights=true") == {"fedproto share_weights=true"}
-
-
 def shown_costs(numbers: Numbers) -> dict[str, dict[str, float]]:
     """Return the shown costs of each kind by row."""
     by_kind = paid(numbers.rows, numbers.costs, "AVG")
     return {what: {row.label: price for price, _, row in by_kind.get(what, ())} for what in (BYTES, SECONDS, FLOPS)}
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "ours", "shown"),
-    [
-        ("train.batch_size", 16, 32, {BYTES}),
-        ("train.epochs", 1, 5, {BYTES, FLOPS}),
-        ("dataset.size", 16, "null", set()),
-    ],
-)
-def test_costs_of_another_batch_size_other_epochs_or_images_are_not_shown(
-    key: str, value: int, ours: Any, shown: set[str], tmp_path: Path
-) -> None:
-    measured = [cost(method, 0.5, 2.0, 1.0) for method in ("fedproto", "local")]
-    for row in measured:
-        assert key in row["settings"]  # as `fedshift costs` writes it
-        row["settings"][key] = value
-    numbers = compare([RUNS], costs=written(tmp_path, *measured)).numbers
-    found = shown_costs(numbers)
-    hidden = [what for what, of in found.items() if not of]
-    assert {what for what, of in found.items() if {*of} == {"fedproto", "local"}} == shown == {*found} - {*hidden}
-    said = [note for note in numbers.notes if "measured with" in note]
-    line = f"no {', '.join(hidden)} of fedproto, local: measured with {key}={value} (the row has {ours})"
-    assert said == [line] * bool(hidden)
-    assert "no costs of fedseproto" in numbers.notes
-
-
-def test_each_group_has_its_front_and_of_an_error_the_lowest_is_the_best(tmp_path: Path) -> None:
-    file = written(tmp_path, cost("local", 0, 2.0, 1.0), cost("fedproto", 0.5, 2.5, 1.5))
-    numbers = compare([RUNS], costs=file).numbers
-    (line,) = [note for note in notes(numbers.rows, numbers.costs, "AVG", lowest=True) if f", {BYTES}: " in note]
-    assert line == f"no other row has a lower AVG for as little or less, {BYTES}: local (0, 87.9)"
-    local, proto = (next(row for row in numbers.rows if row.label == name) for name in ("local", "fedproto"))
-    apart = [(1.0, 50.0, local), (2.0, 40.0, replace(proto, group="rounds=4"))]
-    assert on_fronts(apart, lowest=False) == [[0], [1]]
-    assert on_fronts([(1.0, 50.0, local), (2.0, 40.0, proto)], lowest=False) == [[0]]

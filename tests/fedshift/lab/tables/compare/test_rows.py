@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 from compared import labels, notes, numbers
-from hypothesis import given
-from hypothesis import strategies as st
 from refusals import refused
 
-from fedshift.lab.tables.compare import compare, figures
+from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.results.statistics import paired, spread
 from fedshift_core.errors import ConfigError
 from fedshift_core.intervals import interval
@@ -50,13 +48,6 @@ def test_an_interval_is_without_zero_where_p_is_small_and_two_seeds_have_neither
     two = paired({0: 1.0, 1: 3.0}, {0: 0.0, 1: 1.0})
     assert (two.interval, two.p, two.difference.std) == (None, None, pytest.approx(math.sqrt(0.5)))
     assert spread([1.0]).std is None and spread([]).mean is None
-
-
-@given(st.lists(st.floats(0, 100), min_size=3, max_size=6), st.floats(-50, 50))
-def test_equal_differences_have_no_p(base: list[float], shift: float) -> None:
-    difference = paired({i: value + shift for i, value in enumerate(base)}, dict(enumerate(base)))
-    assert difference.p is None
-    assert difference.difference.mean == pytest.approx(shift, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -127,16 +118,6 @@ def test_each_task_has_its_own_best(run: MakeRun) -> None:
     assert not any(row.best for row in alone.rows)  # alone in its task: nothing to be better than
 
 
-def test_one_task_alone_has_the_rows_that_score_it_named_as_among_all(run: MakeRun) -> None:
-    shared = run("fedproto", given="method.share_weights=true", evaluated="global model")
-    runs = [run("fedavg"), run("fedproto"), shared, run("local"), run("fpl")]
-    assert labels(runs, scored="global") == ["fedavg", "fedproto share_weights=true", "fpl"]
-    assert notes(runs, "left out", scored="global") == [
-        "left out, not scored global: fedproto share_weights=false, local"
-    ]
-    assert labels(runs, scored="personal") == ["fedavg", "fedproto share_weights=false", "local"]
-
-
 # --- rows and groups ------------------------------------------------------------------------------------------
 
 
@@ -170,37 +151,6 @@ def test_a_setting_that_a_method_asks_for_hides_neither_another_value_nor_other_
         compare([fedavg, run("fedicon", given="rounds=50", **rounds)])
 
 
-def test_of_many_parameters_a_row_names_those_that_are_not_as_the_experiment_has_them(
-    run: MakeRun, of_mine: MakeRun
-) -> None:
-    ways = ["", "method.tau=0.02", "method.lambda1=1", "method.lambda2=0.5", "method.tau=0.02 method.lambda1=1"]
-    runs = [run("i2pfl", given=way) for way in ways]
-    assert labels(runs) == [
-        "i2pfl", "i2pfl tau=0.02 lambda1=1.0", "i2pfl tau=0.02", "i2pfl lambda1=1.0", "i2pfl lambda2=0.5"
-    ]  # fmt: skip
-    assert notes(runs, "does not name") == ["i2pfl, where a row does not name it: tau=0.07, lambda1=10.0, lambda2=1.0"]
-    runs = [of_mine("i2pfl", given=way) for way in ways]
-    assert "i2pfl tau=0.07 lambda1=10.0 lambda2=1.0" in labels(runs) and not notes(runs, "does not name")
-
-
-def test_what_a_method_asks_in_an_experiment_of_ones_own_is_reported_by_the_run(of_mine: MakeRun) -> None:
-    """Nothing but the run knows it: ``asked`` of its config.yaml."""
-    plain = of_mine("fedavg")
-
-    def fedbn(**recorded: Any) -> list[Path]:
-        return [plain, of_mine("fedbn", given="model.name=cnn_bn model.bn=local", recorded=recorded)]
-
-    rows = numbers(fedbn(asked={"model.bn": ["local", "average"], "model.name": ["cnn_bn", "cnn"]}))
-    assert [(row.label, row.group, row.difference is None) for row in rows.rows] == [
-        ("fedavg", "", True), ("fedbn", "", False),
-    ]  # fmt: skip
-    assert "fedbn, as the method or its experiment asks: model.bn=local, model.name=cnn_bn" in rows.notes
-    with refused(ConfigError, "model.bn is average", "and local"):
-        compare(fedbn())
-    with refused(ConfigError, "asked.model.bn"):
-        compare(fedbn(asked={"model.bn": "local"}))
-
-
 @pytest.mark.usefixtures("undrawn_figures")
 def test_rows_that_a_search_chose_stand_next_to_those_as_they_are(run: MakeRun) -> None:
     """One group though the learning rate differs; each kind is compared with FedAvg of its kind, in the figure too."""
@@ -227,23 +177,3 @@ def test_rows_that_a_search_chose_stand_next_to_those_as_they_are(run: MakeRun) 
     ]  # fmt: skip
     with refused(ConfigError, "train.lr is"):
         compare([*runs, run("fedprox", given="train.lr=0.03")])  # by hand
-
-
-@pytest.mark.usefixtures("undrawn_figures")
-def test_each_row_is_compared_with_the_fedavg_that_is_stepped_as_it_is(run: MakeRun) -> None:
-    """Else a method without a server optimizer would be held against FedAvg with one, in table and figure."""
-    runs = [
-        run(method, seed, base + gain + seed, base + gain, given=f"server.optimizer={stepped}")
-        for method, gain in (("fedavg", 0), ("fedprox", 1.5))
-        for stepped, base in (("fedadam", 20), ("none", 50))
-        for seed in range(3)
-    ]
-    runs += [run("f2dc", seed, 53 + 1.1 * seed, 53) for seed in range(3)]  # averages by domain, as neither does
-    runs += [run("fedavg", 0, given="modules.name=f2dc")]
-    table = numbers(runs)
-    gains = {row.label: row.difference.difference.mean for row in table.rows if row.difference}
-    prox, none = "fedprox server.optimizer", "modules=none server.optimizer=none"
-    assert gains == pytest.approx(gains | {f"{prox}=none": 1.5, f"{prox}=fedadam": 1.5, "f2dc": 3.05})
-    assert f"difference to fedavg {none}: fedavg modules=f2dc server.optimizer=none, f2dc, {prox}=none" in table.notes
-    (title,) = [drawing.svg for drawing in figures.plots(table).overall if "AVG - fedavg" in drawing.svg]
-    assert f"{prox}=none +1.50" in title

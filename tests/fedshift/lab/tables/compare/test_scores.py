@@ -88,15 +88,6 @@ def test_numbers_of_the_kept_round_and_of_the_last_do_not_stand_in_one_group(run
     assert len(board.of_runs(loading.read(again).runs).tables) == 2
 
 
-@pytest.mark.parametrize(
-    ("rounds", "called"),
-    [(5, "mean of the last five rounds"), (1, "last round"), (2, "mean of the last 2 to 5 rounds")],
-)
-def test_a_title_says_over_how_many_rounds_is_averaged(run: MakeRun, rounds: int, called: str) -> None:
-    runs = [run("fedavg", averaged_rounds=rounds), run("i2pfl", averaged_rounds=max(rounds, 5 * (rounds > 1)))]
-    assert numbers(runs).title.endswith(f"(%), {called}")
-
-
 def test_a_title_says_which_rounds_are_averaged_where_they_are_not_the_last_ones(run: MakeRun, tmp_path: Path) -> None:
     """Runs of 100 rounds that were scored every ten: the mean is over the rounds 60 to 100."""
 
@@ -121,22 +112,6 @@ def test_a_title_says_which_rounds_are_averaged_where_they_are_not_the_last_ones
     assert title(scored("fedsr", 17, 10)) == "last scored round (10)"
 
 
-def test_batches_and_orders_of_test_images_are_reported_where_they_decide(run: MakeRun) -> None:
-    """Listed images raise scores by own statistics, and change nothing of averaged ones."""
-    of = {name: {"scan": 60, "street": 50} for name in ("bn=own", "bn=batch")}
-    network = "model.name=cnn_bn images.eval_batch=32 evaluate.bn=[averaged,own,batch] evaluate.bn_order="
-    orders = (("fedavg", "shuffled"), ("fedprox", "listed"))
-    runs = [run(method, given=network + order, others=of) for method, order in orders]
-    assert labels(runs) == ["fedavg", "fedprox"]
-    scores = ("bn=batch", "bn", "bn=own", "last5")
-    noted = [notes(runs[:1], "batches of 32 test images, which decide", score=score) for score in scores]
-    assert [*map(bool, noted)] == [True, True, False, False]
-    with refused(ConfigError, "evaluate.bn_order is "):
-        compare(runs, score="bn=own")
-    (note,) = notes(runs, "bn_order", score="bn")
-    assert f"evaluate.bn_order is listed ({runs[1].name})" in note and not notes(runs[1:], "bn_order", score="bn")
-
-
 def test_an_accuracy_of_some_of_a_domains_test_images_is_named(run: MakeRun) -> None:
     missing = {"4": {"scan": [45, 90]}, "5": {"scan": [45, 90]}}
     (note,) = notes([run("fedavg"), run("fedprox", missing_tests=missing)], "test images, as")
@@ -145,19 +120,6 @@ def test_an_accuracy_of_some_of_a_domains_test_images_is_named(run: MakeRun) -> 
 
 
 # --- what is read, and what differs of it ---------------------------------------------------------------------
-
-
-def test_another_state_of_the_source_that_changes_no_weight_is_reported_without_a_warning(run: MakeRun) -> None:
-    old, new = {"git": "abc"}, {"git": "def"}
-    runs = [
-        run("fedavg", recorded=old, weights_sha256="same"), run("i2pfl", recorded=old), run("fpl", recorded=new),
-    ]  # fmt: skip
-    again = [*runs, run("fedavg", recorded=new, weights_sha256="same")]
-    assert notes(again, "not the same git, but fedavg seed 0 ran with each and ended with the same weights")
-    assert not numbers(again).warnings
-    assert [warning.partition(":")[0] for warning in numbers(runs).warnings] == ["not the same git"]
-    with refused(ConfigError, "seed 0 comes twice"):
-        compare([*runs, run("fedavg", 0, 51, recorded=new, weights_sha256="other")])
 
 
 def test_warnings_name_what_differs_and_equal_weights(run: MakeRun) -> None:
@@ -172,30 +134,6 @@ def test_warnings_name_what_differs_and_equal_weights(run: MakeRun) -> None:
     assert [(line.split()[3], line.rpartition("and ")[2]) for line in differing] == [
         ("engine:", "simulation (b)"), ("git:", "abc (b)"), ("torch:", "2 (c)")
     ]  # fmt: skip
-
-
-def test_a_repeated_seed_counts_once_and_another_number_is_refused(run: MakeRun) -> None:
-    """By the number that is asked for: a run of which the last round alone is the same is no repetition."""
-    runs = [run("fedavg", name=name, weights_sha256="w") for name in ("a", "b")]
-    assert numbers(runs).rows[0].seeds == (0,)
-    assert notes(runs, "b repeats a with the same numbers and counts once")
-    of = {"final": {"scan": 50.0, "street": 40.0}, "weights_sha256": "w"}
-    other = [runs[0], run("fedavg", 0, 1, 3, name="c", **of)]
-    assert numbers(other, score="final").rows[0].values["AVG"].mean == 45
-    with refused(ConfigError, "fedavg", "seed 0", "a and c"):
-        compare(other)
-
-
-def test_a_run_and_its_model_scored_again_compare_by_the_last_round(run: MakeRun, tmp_path: Path) -> None:
-    """A score of five rounds and one of the last alone; the refusal names ``--score final``, which compares them."""
-    last = {"scan": 4.0, "street": 5.0}
-    first = run("fedavg", 0, 1, 2, final=last, name="trained", weights_sha256="w")
-    marks = {"scored_again": {"run": "trained", "round": 3}}
-    again = run("fedavg", 0, 4, 5, name="again", recorded=marks, averaged_rounds=1, weights_sha256="w")
-    with refused(ConfigError, "trained and again", "again is the model of trained scored again", "--score final"):
-        compare([first, again])
-    assert notes([first, again], "again repeats trained with the same numbers and counts once", score="final")
-    assert notes(keep([again], tmp_path / "kept"), "scored again")
 
 
 def test_folders_files_and_unfinished_runs(run: MakeRun, tmp_path: Path) -> None:
@@ -215,17 +153,6 @@ def test_folders_files_and_unfinished_runs(run: MakeRun, tmp_path: Path) -> None
     ):  # fmt: skip
         with pytest.raises(ConfigError, match="kept, runs" if path == tmp_path else named):
             compare([path])
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [("{", "results.json: "), ("[]", "results.json: content: "), ('{"method": "fedavg"}', "results.json: dataset: ")],
-)
-def test_broken_results_are_named(run: MakeRun, content: str, reason: str) -> None:
-    folder = run("fedavg")
-    (folder / "results.json").write_text(content)
-    with refused(ConfigError, reason):
-        compare([folder])
 
 
 def test_a_kept_file_that_is_cut_off_is_named_and_other_json_is_not(

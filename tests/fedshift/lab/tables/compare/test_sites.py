@@ -59,23 +59,3 @@ def test_unseen_sites_are_those_of_domains_that_no_node_held(made: Made) -> None
     held = "'allocation.held_out=[scan]' 'allocation.counts={street: 2}'"
     with refused(ConfigError, "--sites auroc --unseen"):
         by_site([made({"street": 0.5}, seed=2, given=held)], "auroc", held_out=True)
-
-
-def test_a_cell_says_over_how_many_seeds_it_is(made: Made) -> None:
-    def cells(*sites: Mapping[str, float | None]) -> dict[str, str]:
-        table = by_site([made(each, seed=seed) for seed, each in enumerate(sites)], "auroc")
-        return {line[0]: line[-1] for line in table.grid()}
-
-    all_seeds = cells(*({"scan": value, "street": 0.5} for value in (0.5, None, 0.75)))
-    assert all_seeds["scan"] == "0.625 (0.500 to 0.750), 2 of 3 seeds"
-    assert all_seeds["street"] == "0.500 (0.375 to 0.625)"
-    assert cells({"scan": 0.5, "street": 0.5}, {"street": 0.5})["scan"] == "0.500 (0.375 to 0.625), 1 of 2 seeds"
-
-
-def test_sites_of_the_kept_round_and_of_the_last_do_not_stand_in_one_group(made: Made) -> None:
-    sites = {"scan": 0.5, "street": 0.5}
-    runs = [made(sites), made(sites, method="fedprox", given="keep=best-validation")]
-    with refused(ConfigError, "round is last (fedavg-0-0) and best-validation (fedprox-0-1)"):
-        by_site(runs, "auroc")
-    rows = by_site(runs, "auroc", allow_different=True).values["row"]
-    assert {*rows} == {"fedprox [round=best-validation]", "fedavg [round=last]"}

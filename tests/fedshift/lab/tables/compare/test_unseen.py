@@ -1,6 +1,5 @@
 """``--unseen``: leave-one-out runs as one row, each domain scored by the run whose nodes did not hold it."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 from refusals import refused
 
 from fedshift.lab.tables.compare import compare
-from fedshift.lab.tables.compare import keep as kept_files
 from fedshift.lab.tables.compare.table import Numbers
 from fedshift_core.errors import ConfigError
 
@@ -65,18 +63,6 @@ def test_each_domain_comes_from_the_run_whose_nodes_did_not_hold_it(keep: Keep) 
     assert "of domains that no node held" in numbers.title and not numbers.warnings
 
 
-def test_without_the_flag_they_are_groups_and_the_flag_is_named(keep: Keep) -> None:
-    runs = in_turn(keep, "fedavg", {0: 0})
-    other = keep("fedavg", "[scan]", given="train.lr=0.5")  # a learning rate is no domain
-    for paths, named in ((runs, True), ([*runs, other], False)):
-        numbers = compare(paths, allow_different=True).numbers
-        assert len({row.group for row in numbers.rows}) == len(paths)
-        assert any("--unseen" in note for note in numbers.notes) is named
-        with pytest.raises(ConfigError) as caught:
-            compare(paths)
-        assert ("--unseen" in str(caught.value)) is named
-
-
 def test_a_domain_that_a_seed_lacks_is_missing_and_no_average_is_taken(keep: Keep) -> None:
     runs = [*in_turn(keep, "fedavg", {0: 0}), keep("fedavg", "[scan]", seed=1), keep("fedavg", "[street]", seed=1)]
     numbers = unseen(runs)
@@ -89,43 +75,6 @@ def test_a_domain_that_a_seed_lacks_is_missing_and_no_average_is_taken(keep: Kee
     assert both.columns[:2] == ("scan", "texture") and both.rows[0].by_seed[0]["AVG"] == 25
 
 
-def test_other_scores_are_those_of_the_held_out_domain_too(keep: Keep) -> None:
-    statistics = {"bn=retaken": {"scan": 71.0, "street": 72.0, "texture": 73.0}, "bn=own": dict.fromkeys(THREE)}
-    runs = in_turn(keep, "fedavg", {0: 0}, given="model.name=cnn_bn", others=statistics)
-    (row,) = unseen(runs, score="bn=retaken").rows
-    assert [row.by_seed[0][domain] for domain in THREE] == [71, 72, 73]
-    (row,) = unseen(runs, score="final").rows
-    assert row.by_seed[0]["scan"] == 31
-    assert "test images: scan 500, street 500, texture 500" in unseen(runs).notes
-    for score, named in (("bn=own", "was not scored so"), ("clients", "--unseen: ")):
-        with refused(ConfigError, named):
-            unseen(runs, score=score)
-    # A joined run would have a domain of the last round and one of the round that was kept.
-    settings = "allocation.validation_fraction=0.2"
-    runs = [keep("fedavg", f"[{out}]", given=f"{settings}{' keep=best-validation' * (out == 'scan')}") for out in THREE]
-    with refused(ConfigError, "round is best-validation", "and last"):
-        unseen(runs, score="ece")
-
-
-def test_what_any_part_says_is_said_of_the_joined_run(keep: Keep) -> None:
-    """Nodes that had not trained, rounds of the mean, an early end and contradictions of the second and third part."""
-    runs = in_turn(keep, "fedavg", {0: 0})
-    stopped = {"after_round": 7, "of": 20, "best_round": 2, "patience": 5}
-    more: tuple[dict[str, Any], ...] = (
-        {"untrained": {"4": [1]}},
-        {"untrained": {"4": [2], "5": [0]}, "stopped_early": stopped, "contradiction": "another mean"},
-        {"averaged_rounds": 3, "contradiction": "another best round"},
-    )
-    parts = kept_files(runs, runs[0].parent / "kept")
-    for part, said in zip(parts, more, strict=True):
-        part.write_text(json.dumps(json.loads(part.read_text()) | said))
-    table = compare(parts, held_out=True)
-    assert "mean of the last 3 to 5 rounds" in table.numbers.title
-    for start in ("in 2 of 5 averaged rounds up to 1 node", "stopped after round 7 of 20"):
-        assert any(note.startswith(f"fedavg, seed 0 without street: {start}") for note in table.numbers.notes)
-    assert "another mean; another best round" in table.csv()
-
-
 def test_runs_that_do_not_belong_together_are_refused(keep: Keep) -> None:
     none = keep("fedavg", "[]", counts="{scan: 2, street: 2, texture: 2}")
     with refused(ConfigError, "--unseen", none.name):
@@ -133,15 +82,3 @@ def test_runs_that_do_not_belong_together_are_refused(keep: Keep) -> None:
     fewer = keep("fedavg", "[texture]", counts="{scan: 2, street: 1}")
     with refused(ConfigError, "--unseen: allocation.counts.street is 2"):
         unseen([*in_turn(keep, "fedavg", {0: 0}), fewer])
-
-
-def test_what_is_said_of_the_domain_that_is_held_out_is_no_other_setting(keep: Keep) -> None:
-    """Zero nodes of it, or no share of it."""
-    shares = {"scan": 0.1, "street": 0.2, "texture": 0.3}
-    runs = []
-    for out in reversed(THREE):
-        rest = ", ".join(f"{domain}: {share}" for domain, share in shares.items() if domain != out)
-        zero = "{scan: 0, street: 2, texture: 2}" if out == "scan" else ""
-        runs.append(keep("fedavg", f"[{out}]", counts=zero, given=f"'allocation.share={{{rest}}}'"))
-    (row,) = unseen(runs).rows
-    assert row.by_seed[0]["AVG"] == pytest.approx(30)

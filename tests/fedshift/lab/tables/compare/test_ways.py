@@ -30,16 +30,3 @@ def test_rows_that_were_not_scored_so_are_left_out_by_name_with_the_remedy(run: 
     for paths in (lacking, runs[1:2]):
         with refused(ConfigError, f"{paths[-1].name} was not scored so", f"evaluate.bn=[averaged,{way}]"):
             compare(paths, score=f"bn={way}")
-
-
-def test_all_ways_side_by_side_have_average_and_worst(run: MakeRun) -> None:
-    ways = ((scored(80, 70), scored(90, None)), (scored(60, 80), scored(90, 70)))
-    runs = [
-        run("fedavg", seed, 60, 40, given=BN, others={"bn=retaken": retaken, "bn=own": own})
-        for seed, (retaken, own) in enumerate(ways)
-    ]
-    (row,) = compare(runs, score="bn").numbers.rows
-    assert {column: value.mean for column, value in row.values.items()} == {
-        "averaged": 50, "retaken": (75 + 70) / 2, "own": 80, "batch": None,  # own: of the seed that has both domains
-        "averaged WORST": 40, "retaken WORST": (70 + 60) / 2, "own WORST": 70,
-    }  # fmt: skip
