@@ -117,3 +117,14 @@ def test_it_is_scored_with_its_own_head_and_keeps_the_shared_one() -> None:
     assert scored_weights(far, test)[0].loss_sum == pytest.approx(plain.loss_sum, abs=1e-4)
     assert [kind.personal for kind in (made.params, shared_alone.params)] == [1e-3, None]
     assert not made.scores_as_sent(made.params) and shared_alone.scores_as_sent(shared_alone.params)
+
+
+def test_the_sums_of_two_nodes_are_those_of_one_with_the_images_of_both() -> None:
+    images = image_set()
+    first, second = (images.select(np.arange(*part)) for part in ((0, 7), (7, len(images))))
+    contributed = []
+    for part in (images, first, second):
+        made = client(FeatureSumsClient, train_set=part, images=ImageConfig(eval_batch=1))
+        fit(made)
+        contributed.append(made.contribution())
+    assert all((contributed[0][name] == contributed[1][name] + contributed[2][name]).all() for name in contributed[0])

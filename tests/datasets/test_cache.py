@@ -16,6 +16,7 @@ from data_refusals import refuses
 from kept_photos import PART, SIZE, draw, listed, load, originals, part_of
 from support import ROOT, SmallDisk
 
+from fedshift_core import private_files
 from fedshift_datasets.io import cache, kept
 
 
@@ -162,3 +163,11 @@ def test_the_fingerprint_of_plain_images_says_nothing_of_forms(photos: Path) -> 
     digest.update(np.array([(stat.st_size, stat.st_mtime_ns) for stat in stats], np.int64).tobytes())
     digest.update(lines.labels.tobytes())
     assert cache.fingerprint(lines, SIZE) == digest.hexdigest()
+
+
+def test_a_part_that_a_process_works_on_is_not_deleted(photos: Path, cache_home: Path) -> None:
+    load(photos)
+    with private_files.locked(kept.lock_of(part_of(cache_home))):
+        shutil.copy(photos / "cat" / "0.bmp", photos / "cat" / "x.bmp")
+        load(photos)
+    assert len(parts(cache_home)) == 2

@@ -128,3 +128,14 @@ def test_who_may_not_write_there_takes_a_sound_cache(
 
 
 # --- builds that were killed
+
+
+def test_only_what_is_built_is_removed(cache_home: Path) -> None:
+    mark, others = "ab" * 8, {".config", ".mine/.x-1.part", "a.part", ".b.part", "c/.a-8px-0123456789abcdef.part"}
+    for name in (*others, f".a-8px-{mark}.part", f"features/.net-{mark}.part", f".site-{mark * 2}.list.part"):
+        (cache_home / name).parent.mkdir(parents=True, exist_ok=True)
+        (cache_home / name).write_text("x")
+    (cache_home / f".link-{mark}.part").symlink_to(cache_home / "a.part")
+    kept.remove_abandoned()
+    files = [path for path in cache_home.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    assert {str(path.relative_to(cache_home)) for path in files} == {*others, f".link-{mark}.part"}

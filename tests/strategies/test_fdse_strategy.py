@@ -14,7 +14,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fdse import FDSEParams
 from fedshift_core.wire.records import encode
 from fedshift_strategies.federation.updates import Update, decode
-from fedshift_strategies.methods.fdse import FDSEStrategy, consensus, is_eraser, mixtures
+from fedshift_strategies.methods.fdse import FDSEStrategy, consensus, is_eraser, mixtures, shortest
 
 SHAPES = {
     "encoder.0.dfe_conv.weight": (2, 3), "encoder.0.dfe_bias": (4,), "encoder.0.dse_bn.weight": (2,),
@@ -89,3 +89,19 @@ def test_a_node_is_sent_its_own_erasers_and_no_other_ones() -> None:
             assert own.keys() == wanted.keys()
             assert all(np.array_equal(array, wanted[name][place]) for name, array in own.items())
     assert server.knowledge == {}
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5, 12])
+def test_no_node_is_moved_against(nodes: int) -> None:
+    """What makes the combination the shortest: its product with each unit update is no less than its square."""
+    rng = default_rng(nodes)
+    flat = rng.normal(size=(nodes, 40)) + 0.3
+    norms = np.linalg.norm(flat, axis=1, keepdims=True)
+    unit = flat / norms
+    weights = shortest(unit @ unit.T)
+    assert weights.min() >= 0
+    assert weights.sum() == pytest.approx(1)
+    point = weights @ unit
+    assert (unit @ point).min() >= float(point @ point) - 1e-9
+    updates = [row.reshape(8, 5) for row in flat]
+    assert_allclose(consensus(updates, [1 / nodes] * nodes).ravel(), norms.mean() * point, atol=1e-6)

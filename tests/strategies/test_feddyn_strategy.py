@@ -70,3 +70,24 @@ def test_alpha_by_images_is_sent_to_nodes_that_train() -> None:
     assert [made.tell(n, ask())["alpha"] for n in NODES] == pytest.approx([ALPHA * 3.5 / size for size in (2, 3, 4, 5)])
     assert made.tell(NODES[0], ask(trains=False)) == {}
     assert server().tell(NODES[0], ask()) == {}
+
+
+@pytest.mark.parametrize("scores", ["cloud", "mean"])
+def test_what_is_scored_and_that_training_does_not_depend_on_it(scores: str) -> None:
+    made, plain, sent = server(scores=scores), server(), encode(weights(0))
+    for server_round in (1, 2):
+        came = [weights(10 * server_round + n.index) for n in NODES[:3]]
+        updates = [update(n, arrays) for n, arrays in zip(NODES, came, strict=False)]
+        for of in (made, plain):
+            of._global = sent
+            of._global = of.merge([*updates], [1 / 3] * 3)
+        merged, trained, scored = (decode(of) for of in (made._global, plain._global, made.scored_weights()))
+        assert list(scored) == list(merged) and merged.keys() == trained.keys()
+        for name, array in trained.items():
+            assert np.array_equal(merged[name], array)
+            mean = scores == "mean" and name in ("w", "b")
+            wanted = np.mean([c[name] for c in came], axis=0) if mean else array
+            assert_allclose(scored[name], wanted, rtol=1e-5, atol=1e-6)
+            assert scored[name].dtype == array.dtype
+        sent = made._global
+    assert {key.split("/")[0] for key in made.state} == ({"drift", "mean"} if scores == "mean" else {"drift"})

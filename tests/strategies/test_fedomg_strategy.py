@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from support import federation, node
+from torch import nn, optim, tensor
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedomg import FedOMGParams
@@ -72,3 +73,28 @@ def test_updates_of_zeros_move_nothing() -> None:
     assert np.isfinite(mixture(np.zeros((3, 3)), np.full(3, 1 / 3), FedOMGParams())).all()
     alone = mixture(np.array([[4.0]]), np.ones(1), FedOMGParams(kappa=0.5))
     assert alone == pytest.approx([1.5 / 1.25], rel=1e-3)  # (1 + kappa) / (1 + kappa^2) of its own change
+
+
+def test_gamma_is_sought_as_torch_would() -> None:
+    """SGD with momentum on logits, its rate halved after thirty steps, the best of all passes."""
+    rng = np.random.default_rng(1)
+    points = rng.normal(size=(4, 9))
+    a = points @ points.T / 9
+    b, radius = a.mean(axis=1), 0.3
+    params = FedOMGParams(steps=70, rate=0.5, momentum=0.5)
+    logits = nn.Parameter(tensor([0.0] * 4).double())
+    optimizer = optim.SGD([logits], lr=0.5, momentum=0.5)
+    schedule = optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.5)
+    best, lowest = None, np.inf
+    for step in range(71):
+        gamma = logits.softmax(dim=0)
+        result = gamma @ tensor(b) + radius * (gamma @ tensor(a) @ gamma + SMALL).sqrt()
+        if result.item() < lowest:
+            best, lowest = gamma.detach().numpy().copy(), result.item()
+        if step < 70:
+            optimizer.zero_grad()
+            result.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+    assert best is not None
+    assert_allclose(least(a, b, radius, params), best, rtol=1e-9)

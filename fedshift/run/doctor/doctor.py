@@ -55,8 +55,9 @@ def _print(report: Mapping[str, Any], problems: list[diagnostics.Problem], as_js
     if as_json:
         print(json.dumps({**report, "problems": list(map(asdict, problems))}, ensure_ascii=False))
     else:
+        flow = None if any(isinstance(part, Mapping | list) for part in report.values()) else False  # a line a list
         print(
-            yaml.safe_dump(_readable(report), sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+            yaml.safe_dump(_readable(report), sort_keys=False, allow_unicode=True, width=110, default_flow_style=flow)
         )
         lines = [f"  {problem.what}\n    {problem.remedy}" for problem in problems]
         print("\n".join(["problems", *(lines or ["  none found"])]))

@@ -129,3 +129,10 @@ def test_a_classifier_without_a_linear_layer_is_refused() -> None:
     made.model.classifier = torch.nn.Identity()  # type: ignore[assignment]
     with refused(ConfigError, "adapt.name=t3a", "cnn_bn", "Identity"):
         T3AAdaptation(T3AParams()).check_model(made.model, made.setup.model)
+
+
+def test_in_a_mixed_order_each_image_keeps_its_own_prediction() -> None:
+    result = predicted(client(Noting(StreamParams())))[:, 0].tolist()
+    assert sorted(result) == list(range(23))
+    assert result != sorted(result)
+    assert result == predicted(client(Noting(StreamParams())))[:, 0].tolist()

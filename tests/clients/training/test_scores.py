@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import numpy as np
 import pytest
 from refusals import refused
 from support import fedavg, image_set, new_client, shared
@@ -13,6 +14,7 @@ from fedshift_clients.training.eval_slices import asked_images
 from fedshift_core.errors import FedShiftError
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, GAP, LOCAL_RECEIVED, LOCAL_TRAINED, SERVER_ROUND
+from fedshift_datasets.listing import joined
 
 # --- Generalisation gaps of a node's own images: before and after, and no trace of it ---
 
@@ -64,3 +66,15 @@ def test_logits_of_another_width_are_refused() -> None:
     made = new_client(Narrow)
     with refused(FedShiftError, "predict"):
         made.evaluate(shared(made), {SERVER_ROUND: 1, DOMAINS: ["a"]})
+
+
+def test_images_and_labels_of_a_node_are_only_read() -> None:
+    images = image_set()
+    client = new_client(DomainClient, train_set=images, test_set=lambda _: images.select(np.arange(4)))
+    for held in (client.train_set, client.test_set("a"), joined([images, images]), images.select(slice(3))):
+        for array in (held.x, held.y):
+            with pytest.raises(ValueError, match="read-only"):  # NumPy's
+                array[...] = 0
+    for _, y in client.plain_batches(images):
+        y.zero_()
+    assert images.y.any()

@@ -154,3 +154,17 @@ def test_rows_are_compared_not_how_many_a_node_has() -> None:
     rows = [np.ones((number, 4), np.float32) for number in (10, 10, 10_000, 0)]
     for arrays, far in (([few, few, many], []), (rows, []), ([rows[0], 3 * rows[1], *rows[2:]], [1])):
         assert [*out_of_proportion([{"features": array} for array in arrays], 2)] == far
+
+
+def contribution(size: float, style: float = 1.0) -> Arrays:
+    return {"prototypes": np.full((2, 2), size / 2, np.float32), "counts": np.array([9, 9]), "style": np.array([style])}
+
+
+def test_a_contribution_is_judged_by_the_median_of_the_others() -> None:
+    # Norms 1, 2, 3, 4, 900: the median is 3, and ten times that 30.
+    given = [contribution(size) for size in (1, 2, 3, 900, 4)]
+    (why,) = out_of_proportion(given, 10).values()
+    worded(why, "prototypes", 300, 10, "federation.max_update")
+    assert out_of_proportion(given, 300) == {}
+    given[1] = contribution(2, style=1e4)
+    assert list(out_of_proportion(given, 10)) == [3, 1]

@@ -1,9 +1,12 @@
 """Who evaluates which domain, in simulation, in a deployment, with personal models, and held out."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
 from refusals import worded
 from support import node as node_of
 from support import phase, server_feature
@@ -12,7 +15,7 @@ from fedshift_app.features.validation.server import Validation
 from fedshift_app.flower.internals import identify_process
 from fedshift_strategies.features.base import Scoring
 from fedshift_strategies.features.catalog import Around
-from fedshift_strategies.federation.evaluation import MIN_BATCHES, Evaluation, Questions
+from fedshift_strategies.federation.evaluation import MIN_BATCHES, Evaluation, Questions, divide
 from fedshift_strategies.federation.roster import Node
 
 DOMAINS = ("scan", "texture")
@@ -223,3 +226,14 @@ def test_a_validation_part_is_as_large_as_was_announced(announced: int, correct:
     shown = [scoring.result.shown[name]["scan"] for name in ("validation", "validation_loss")]
     # Nothing of it is used.
     assert [*shown, evaluation.tally().accuracy()["scan"]] == ([None] * 3 if named else [100.0, 1.5, 100 / 3])
+
+
+@given(images=st.integers(1, 5000), batch=st.integers(1, 70), number=st.integers(1, 50))
+def test_parts_are_whole_batches_and_cover_every_image_once(images: int, batch: int, number: int) -> None:
+    cuts = divide(images, batch, number)
+    edges = [0, *(stop for _, stop in cuts)]
+    assert cuts == [*pairwise(edges)] and edges[-1] == images
+    assert all(start % batch == 0 for start in edges[:-1])
+    batches = [-(-(stop - start) // batch) for start, stop in cuts]
+    assert len(cuts) <= number and max(batches) - min(batches) <= 1
+    assert len(cuts) == 1 or min(batches) >= MIN_BATCHES

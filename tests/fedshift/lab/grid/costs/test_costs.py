@@ -7,7 +7,8 @@ import pytest
 from refusals import refused
 from support import InlineRun
 
-from fedshift.lab.grid.costs import command, commands, measuring, paper_costs
+from fedshift.lab.grid import commands
+from fedshift.lab.grid.costs import command, measuring, paper_costs
 from fedshift.lab.grid.costs.measuring import Costs
 from fedshift.lab.grid.costs.table import Table
 from fedshift_app.config.arguments import parse_arguments

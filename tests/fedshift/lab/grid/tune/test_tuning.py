@@ -285,13 +285,3 @@ def test_a_method_whose_own_values_fail_is_given_up_and_the_others_are_compared(
     (searches.home / "break").unlink()
     searches.tune("method=fedavg,fedprox", "budget=2")  # the same command gives it another chance
     assert [row["state"] for row in searches.rows if row["method"] == "fedprox"] == ["complete"] * 2
-
-
-def test_trials_on_other_images_than_others_are_named_next_to_the_table(
-    searches: Searches, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for version, budget in (("old", 1), ("new", 2)):
-        searches.images = {"images": {"scan": {"train": version}}}
-        searches.tune("method=fedavg", f"budget={budget}")
-        line = "values were chosen by trials on other images than today's: scan train in trials/fedavg-0000/run-"
-        assert line in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 from itertools import combinations
 
-import pytest
 from matplotlib.axes import Axes
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
@@ -45,18 +44,6 @@ def shown(
         return axes, {text.get_text(): Text.get_window_extent(text) for text in axes.texts}  # without its line
 
 
-@pytest.mark.parametrize(
-    ("rows", "name", "apart"),
-    [(1, "fedavg", 0), (2, "MMWWMMWW", 0), (9, "fedavg", 0), (9, "MMWWMMWW", 0), (8, "MMWWMM", 0.2)],
-)
-def test_names_of_points_close_by_are_all_to_be_read(rows: int, name: str, apart: float) -> None:
-    """In one place or side by side, names of narrow and of wide letters."""
-    named = [(1.0 + apart * i, 84 + i * (0.1 if apart else 0.01), f"{name}{i}") for i in range(rows)]
-    _, boxes = shown(named, [(5.0, 70.0)], [])
-    assert len(boxes) == rows
-    assert not [pair for pair in combinations(boxes.values(), 2) if Bbox.intersection(*pair)]
-
-
 def test_a_line_to_a_name_crosses_no_name_and_no_other_line() -> None:
     """Six methods of PACS side by side on the front of accuracy against seconds."""
     x, y = (0.138, 0.142, 0.15, 0.158, 0.193, 0.209), (83.4, 83.9, 84.0, 84.1, 84.2, 85.4)
@@ -68,17 +55,3 @@ def test_a_line_to_a_name_crosses_no_name_and_no_other_line() -> None:
     assert len(paths) > 1
     assert not [pair for pair in combinations(paths.values(), 2) if Bbox.intersection(*pair)]
     assert not [name for name in boxes for tie, path in paths.items() if tie != name and path.overlaps(boxes[name])]
-
-
-def test_a_name_keeps_off_points_and_lines_and_stays_in_the_figure() -> None:
-    named = [(1.0, 90.0, "first"), (9.0, 92.0, "the last of them")]
-    line = [(1.0, 90.0), (9.0, 90.0), (9.0, 92.0)]
-    axes, boxes = shown(named, [(1.3, 90.6)], [line])
-    whole = axes.get_figure(root=True).bbox
-    along = Bbox(axes.transData.transform(line[:2]))
-    for box in boxes.values():
-        assert not Bbox.intersection(box, along)
-        assert not box.contains(*axes.transData.transform((1.3, 90.6)))
-        assert whole.x0 <= box.x0 and box.x1 <= whole.x1
-    (name,) = shown([(1.0, 90.0, "alone")], [(2.0, 80.0)], [])[0].texts
-    assert isinstance(name, Annotation) and name.xyann == (5.0, 0.0) and name.arrowprops is None  # next to the point

@@ -87,21 +87,6 @@ def test_a_command_has_what_was_changed_and_a_run_of_ones_own_experiment_its_fil
     assert rows_of(mine)[0]["commands"] == [f"fedshift run {shlex.quote(str(mine / 'config.yaml'))}"]
 
 
-def test_a_kept_round_is_in_the_command_and_models_scored_again_have_none_that_trains(run: MakeRun) -> None:
-    """Runs that keep another model may share a row of the last rounds, but not a command."""
-    keep, again = f"{VALIDATED} keep=best-validation", {"scored_again": {"run": "trained", "round": 3}}
-    kept = [run("fedavg", seed, given=keep) for seed in range(2)]
-    (row,) = rows_of(*kept, run("fedavg", 2, given=VALIDATED))
-    first, second = map(shlex.split, row["commands"])
-    assert {"keep=best-validation", "seed=0,1"} <= {*first} and second[-1] == "seed=2" and row["scored again"] == ""
-    assert "keep=best-validation" not in second
-    (row,) = rows_of(run("i2pfl", given=keep, recorded=again))
-    assert row["commands"] == [] and row["scored again"].endswith(": adapt.name=none")
-    (row,) = rows_of(run("fpl", given=VALIDATED), run("fpl", 1, given=VALIDATED, recorded=again))
-    (command,) = row["commands"]
-    assert "seed=0" in shlex.split(command) and row["scored again"].startswith("1 of the runs: ")
-
-
 # --- Which runs stand in one table ---
 
 
@@ -149,19 +134,3 @@ def test_names_of_others_cannot_leave_the_data(run: MakeRun, tmp_path: Path) -> 
 def test_embedded_data_is_what_it_was_and_ends_no_element(data: Any) -> None:
     text = board_page.embedded(data)
     assert json.loads(text) == data and not set(text) & {*"<>&\u2028\u2029"}
-
-
-def test_the_command_and_python_write_the_same_page(run: MakeRun, tmp_path: Path) -> None:
-    runs = [run(method, seed, 50 + seed) for method in ("fedavg", "fedprox") for seed in range(3)]
-    file = tmp_path / "board.html"
-    command = ["compare", "--board", str(file), str(runs[0].parent)]
-    done = CliRunner().invoke(cli.app, command)
-    assert done.exit_code == 0 and "6 runs in 1 table of 2 rows" in done.output
-    written = file.read_text(encoding="utf-8")
-    assert compare(runs).to_board(file) == file and file.read_text(encoding="utf-8") == written
-    (runs[0] / "results.json").write_text("{}")
-    done = CliRunner().invoke(cli.app, command)
-    assert done.exit_code == 1 and "left out, cannot be read" in html.unescape(file.read_text(encoding="utf-8"))
-    for option in (["--json"], ["--score", "final"], ["--unseen"], ["--sites", "auroc"], ["--html", "x"]):
-        with refused(ConfigError, f"--board and {option[0]}: "):
-            CliRunner().invoke(cli.app, [*command, *option], catch_exceptions=False)

@@ -180,14 +180,6 @@ def test_what_makes_no_sense_is_refused(
         CliRunner().invoke(cli.app, ["claims", *arguments.split()], catch_exceptions=False)
 
 
-def test_tuned_rows_are_held_against_tuned_fedavg(pair: Make, make: Make) -> None:
-    """FedAvg with searched values is far above F2DC as it is, which has not had that search."""
-    place = pair()
-    for seed in range(3):
-        make("fedavg", seed, 72 + seed, "train.lr=0.05 'tuned={train.lr: 0.01}'")
-    assert one(claims([place])).our_gain.difference.mean == pytest.approx(4.1)
-
-
 def test_folders_that_were_not_scored_so_and_files_that_are_cut_off_are_named(
     pair: Make, make: Make, tmp_path: Path
 ) -> None:
@@ -209,26 +201,6 @@ def test_folders_that_were_not_scored_so_and_files_that_are_cut_off_are_named(
     for paths in ([other], [tmp_path / "pacs", other]):
         with refused(ConfigError, "cannot be read as JSON"):
             claims(paths)
-
-
-@pytest.mark.parametrize(
-    ("settings", "arithmetic", "named"),
-    [
-        ("", "", ()),
-        ("train.precision=bf16", "", ("bf16 (float32)",)),
-        ("train.precision=auto dataset.size=32", "bf16/channels_last", ("32 pixels (paper 128)", "bf16 (float32)")),
-        ("train.precision=auto", "float32/nchw", ()),
-        ("train.precision=auto", "", ("arithmetic not recorded",)),
-    ],
-)
-def test_image_size_and_arithmetic_are_named_among_the_differences(
-    settings: str, arithmetic: str, named: tuple[str, ...], pair: Make
-) -> None:
-    place = pair(settings, seeds=1, recorded={"arithmetic": arithmetic} if arithmetic else {})
-    checked = claims([place])
-    assert one(checked).unlike == named
-    assert ", ".join(named) in checked.markdown()
-    assert json.loads(checked.json())["claims"][0]["unlike"] == list(named)
 
 
 def test_pretrained_runs_have_a_verdict_of_their_own_and_change_no_other(

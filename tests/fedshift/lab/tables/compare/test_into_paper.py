@@ -149,16 +149,6 @@ def test_columns_are_chosen_and_ordered_and_wrong_names_refused(table: Compariso
     assert labels == ["FedAvg", "F²DC", "I²PFL", "FedProx", "FedBN", "Local"]
 
 
-def test_long_csv_has_a_line_for_each_run_and_domain(table: Comparison) -> None:
-    lines = list(csv.DictReader(io.StringIO(table.runs_csv())))
-    assert len(lines) == 6 * 4 * 2
-    line = next(one for one in lines if (one["method"], one["seed"], one["domain"]) == ("i2pfl", "1", "street"))
-    assert (float(line["value"]), line["images"], line["round"], line["averaged rounds"]) == (43.1, "90", "20", "5")
-    assert Path(line["run"]).name.startswith("i2pfl-1-") and line["measure"] == "accuracy"
-    auc = compare([run.place for run in table.numbers.rows[0].runs], score="auc").runs_csv()
-    assert {(one["measure"], one["value"]) for one in csv.DictReader(io.StringIO(auc))} == {("AUC", "50.0")}
-
-
 def test_figures_are_files_in_three_formats_with_their_curves(table: Comparison, tmp_path: Path) -> None:
     assert table.figure_names == ("difference", "curves", "domains", "AVG", "scan", "street", "WORST")
     figures = tmp_path / "figures"

@@ -14,7 +14,6 @@ from refusals import refused
 from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.compare.notes import OPEN
 from fedshift.lab.tables.papers import open_values, printed
-from fedshift_app.config.files import CONF
 from fedshift_core.errors import ConfigError
 
 MakeRun = Callable[..., Path]
@@ -148,46 +147,12 @@ def test_they_are_counted_in_the_table_and_whole_in_csv_and_json(run: MakeRun) -
     assert "ours - paper" in as_printed.text() and "ours - paper (" not in as_printed.text()
 
 
-@pytest.mark.parametrize("place", ["readings", "Table 1b: readings"])
-@pytest.mark.parametrize(
-    ("key", "known"),
-    [
-        ("images.flp", "images.flip"), ("f2dc.eval_module", "f2dc.eval_modules"), ("adapt.tent.lrr", "adapt.tent.lr"),
-        ("fedporx.*", "dotted keys"), ("method.mu", "dotted keys"),
-    ],
-)  # fmt: skip
-def test_an_unknown_key_is_refused(
-    place: str, key: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = yaml.safe_load((CONF / "papers" / "f2dc.yaml").read_text())
-    part = content if place == "readings" else content["tables"][1]
-    part["readings"] = {key: "The paper does not say."}
-    with refused(ConfigError, f"f2dc.yaml: {place}", repr(key), known):
-        read_paper("f2dc", content, tmp_path, monkeypatch)
-
-
 def read_paper(name: str, content: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read a paper's file with other content."""
     (folder / "papers").mkdir()
     (folder / "papers" / f"{name}.yaml").write_text(yaml.safe_dump(content))
     monkeypatch.setattr(printed, "CONF", folder)
     printed._read.__wrapped__(name)
-
-
-@pytest.mark.parametrize(
-    ("part", "key"),
-    [
-        ({"readings": {"images.flip": ""}}, "readings.images.flip"),
-        ({"prints": {"images.flip": {"value": True}}}, "prints.images.flip.why"),
-        ({"readings": {"rounds": "It does not say."}, "prints": {"rounds": {"value": 9, "why": "It is 9."}}}, "rounds"),
-    ],
-)  # fmt: skip
-def test_a_value_without_a_reason_or_with_two_is_refused(
-    part: dict[str, Any], key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = yaml.safe_load((CONF / "papers" / "fedcode.yaml").read_text())
-    with refused(ConfigError, "fedcode.yaml", key):
-        read_paper("fedcode", content | part, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -112,13 +112,6 @@ def test_a_title_says_which_rounds_are_averaged_where_they_are_not_the_last_ones
     assert title(scored("fedsr", 17, 10)) == "last scored round (10)"
 
 
-def test_an_accuracy_of_some_of_a_domains_test_images_is_named(run: MakeRun) -> None:
-    missing = {"4": {"scan": [45, 90]}, "5": {"scan": [45, 90]}}
-    (note,) = notes([run("fedavg"), run("fedprox", missing_tests=missing)], "test images, as")
-    assert note.startswith("fedprox, seed 0: ")
-    assert "scan: the score is of 45 of 90 test images" in note and "in 2 of 5 averaged rounds" in note
-
-
 # --- what is read, and what differs of it ---------------------------------------------------------------------
 
 
