@@ -87,7 +87,7 @@ def _without_places(text: str) -> str:
     """Return a text without what differs between runs: temporary folders, times, the folder of the checkout."""
     for place in {tempfile.gettempdir(), str(Path(tempfile.gettempdir()).resolve())}:
         text = re.sub(rf"{re.escape(place)}/(pytest-of-[^/]+/pytest-\d+/(popen-gw\d+/)?)?", "TMP/", text)
-    text = re.sub(r"TMP/test_\w+", "TMP/TEST", re.sub(r"-\d{8}-\d{6}\b", "-TIME", text))  # the time of a run folder
+    text = re.sub(r"TMP/test_\w+", "TMP/TEST", re.sub(r"-\d{8}-\d{6}(-\d+)?\b", "-TIME", text))  # of a run folder
     return text.replace(str(TESTS.parent), "CHECKOUT")
 
 
