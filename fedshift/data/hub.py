@@ -1,8 +1,8 @@
 """``fedshift get``: an image set of the Hugging Face hub as a folder of images (extra ``hub``).
 
 Of each parquet or zip file the images are written as they are, ``<domain>/[<split>/]<class>/``; then the file is
-deleted. A
-record says from which revision they came and which files are done: the same command goes on after an interruption.
+deleted. A record says from which revision they came and which files are done: the same command goes on after an
+interruption.
 """
 
 import contextlib

@@ -36,35 +36,26 @@ def once(context: Context) -> Once:
     def in_memory(summed: Sequence[bytes], over: bytes) -> bytes | None:
         record: Any = config_record(context.state, _RECORD) or {}
         kept = record.get(_SUMS, b"")
-        if (before := over_others(kept, summed, over)) is None:
-            context.state[_RECORD] = ConfigRecord({_SUMS: noted(kept, summed, over)})
+        before, after = noted(kept, summed, over)
+        if before is None:
+            context.state[_RECORD] = ConfigRecord({_SUMS: after})
         return before
 
     return in_memory
 
 
-def over_others(kept: bytes, summed: Sequence[bytes], over: bytes) -> bytes | None:
-    """Return the first digest that was over other nodes before; None where there is none.
+def noted(kept: bytes, summed: Sequence[bytes], over: bytes) -> tuple[bytes | None, bytes]:
+    """Return the first digest that was over other nodes before, None where there is none; and the entries with these.
 
     Args:
         kept: Entries, the oldest first.
         summed: Digests of what is summed.
         over: Digest of the nodes.
     """
-    known = _entries(kept)
-    return next((what for what in summed if known.get(what, over) != over), None)
-
-
-def noted(kept: bytes, summed: Sequence[bytes], over: bytes) -> bytes:
-    """Return the entries with these, some of which may be among them."""
-    known = _entries(kept)
-    return (kept + b"".join(what + over for what in summed if what not in known))[-MOST * _ENTRY :]
-
-
-def _entries(kept: bytes) -> dict[bytes, bytes]:
-    return {
-        kept[start : start + DIGEST]: kept[start + DIGEST : start + _ENTRY] for start in range(0, len(kept), _ENTRY)
-    }
+    starts = range(0, len(kept), _ENTRY)
+    known = {kept[start : start + DIGEST]: kept[start + DIGEST : start + _ENTRY] for start in starts}
+    before = next((what for what in summed if known.get(what, over) != over), None)
+    return before, (kept + b"".join(what + over for what in summed if what not in known))[-MOST * _ENTRY :]
 
 
 def _on_disk(folder: Path, summed: Sequence[bytes], over: bytes) -> bytes | None:
@@ -80,7 +71,7 @@ def _on_disk(folder: Path, summed: Sequence[bytes], over: bytes) -> bytes | None
             kept = path.read_bytes() if path.exists() else b""
             if len(kept) % _ENTRY:
                 raise FedShiftError("it is not what was written; restore it")
-            before, after = over_others(kept, summed, over), noted(kept, summed, over)
+            before, after = noted(kept, summed, over)
             if before is None and after != kept:
                 atomic_io.write_durably(path, after, private=True)
     except (OSError, FedShiftError) as error:

@@ -76,7 +76,7 @@ class State:
         seed_shares: Theirs; empty of those that were wrong.
         secret_shares: Likewise.
         weights: Digest of the weights of the vector that was masked.
-        told: Digest of each array in it that tells of the node's images.
+        contributed: Digest of each array in it that tells of the node's images.
         rows: Whether it has rows of single classes.
     """
 
@@ -101,7 +101,7 @@ class State:
     seed_shares: list[bytes] = field(default_factory=list)
     secret_shares: list[bytes] = field(default_factory=list)
     weights: bytes = b""
-    told: list[bytes] = field(default_factory=list)
+    contributed: list[bytes] = field(default_factory=list)
     rows: bool = False
 
     @property
@@ -118,7 +118,7 @@ class State:
         if self.rows:
             check_rows(self.stated, [self.stated[place] for place in places])
         over = crypto.digest("over", *(self.members[place] for place in places))
-        summed = [crypto.digest("summed", self.purpose, what) for what in (self.weights, *self.told) if what]
+        summed = [crypto.digest("summed", self.purpose, what) for what in (self.weights, *self.contributed) if what]
         if (before := once(summed, over)) is None:
             return
         what, others = "the same sums of this node's images", ""  # whatever weights were sent
@@ -247,7 +247,7 @@ class Member:
         return bad
 
     def mask(
-        self, vector: Residues, sent: bytes = b"", *, weights: bytes = b"", told: Sequence[bytes] = (),
+        self, vector: Residues, sent: bytes = b"", *, weights: bytes = b"", contributed: Sequence[bytes] = (),
         rows: bool = False,
     ) -> Residues:  # fmt: skip
         """Add the node's masks to its vector, in place, and return it.
@@ -256,7 +256,7 @@ class Member:
             vector: The node's.
             sent: The digest of the shared weights and of what else the node was sent (:func:`digest_of`).
             weights: The digest of the weights alone; empty where none are shared.
-            told: Digests of arrays in the vector that may be summed over the same nodes alone, too
+            contributed: Digests of arrays in the vector that may be summed over the same nodes alone, too
                 (:func:`digests_of`): they need not change with the weights.
             rows: Whether the vector has rows of single classes.
 
@@ -271,7 +271,7 @@ class Member:
         for other in at.sources[1:]:
             key = pair_key(at.mask_secret, keys[other], at.group + sent)
             crypto.add_mask(vector, key, minus=other < self._index)
-        self._state.update(stage=UNMASK, weights=weights, told=list(told), rows=rows)
+        self._state.update(stage=UNMASK, weights=weights, contributed=list(contributed), rows=rows)
         return vector
 
     def reveal(
@@ -365,6 +365,6 @@ def weights_digest(weights: Mapping[str, NDArray[Any]]) -> bytes:
     return hashed.digest() if weights else b""
 
 
-def digests_of(told: Mapping[str, NDArray[Any]]) -> list[bytes]:
+def digests_of(contributed: Mapping[str, NDArray[Any]]) -> list[bytes]:
     """Return the digest of each array that a node contributes, before any factor of a group; zeros tell nothing."""
-    return [weights_digest({name: array}) for name, array in told.items() if array.any()]
+    return [weights_digest({name: array}) for name, array in contributed.items() if array.any()]

@@ -82,7 +82,7 @@ def test_a_round_of_one_node_less_is_refused(run_inline: InlineRun) -> None:
 
 
 def test_statistics_of_a_layer_that_no_weight_has_moved_are_refused(run_inline: InlineRun) -> None:
-    """What comes before the first BatchNorm does not move, its own running statistics and scores do."""
+    """All before the first BatchNorm does not move, its own running statistics and scores do."""
     words = (
         "model.name=cnn_bn train.lr=1e-30 train.weight_decay=0 allocation.share=0.3 evaluate.figures=false "
         "evaluate.bn=[averaged,retaken] federation.secure_sums=on aggregation.weights=equal evaluate.bn_images=40"

@@ -16,7 +16,7 @@ from support import InlineRun, listening
 from fedshift_app.features.secure_sums.server import SecureSums
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import answered
-from fedshift_app.node.answered import DIGEST, noted, over_others
+from fedshift_app.node.answered import DIGEST, noted
 from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.wire import names
 from fedshift_core.wire.records import encode
@@ -90,7 +90,7 @@ def test_entries_are_told_apart_by_all_their_bytes() -> None:
     rng = np.random.default_rng(0)
     kept, pairs = b"", [(rng.bytes(DIGEST), rng.bytes(DIGEST)) for _ in range(50)]
     for what, over in pairs:
-        kept = noted(kept, [what], over)
+        _, kept = noted(kept, [what], over)
     for what, over in pairs:
-        assert noted(kept, [what], over) == kept and over_others(kept, [what], over) is None
-        assert over_others(kept, [what], over[:-1] + bytes([over[-1] ^ 1])) == what
+        assert noted(kept, [what], over) == (None, kept)
+        assert noted(kept, [what], over[:-1] + bytes([over[-1] ^ 1]))[0] == what

@@ -93,7 +93,7 @@ def test_a_node_is_sent_its_own_erasers_and_no_other_ones() -> None:
 
 @pytest.mark.parametrize("nodes", [1, 2, 5, 12])
 def test_no_node_is_moved_against(nodes: int) -> None:
-    """What makes the combination the shortest: its product with each unit update is no less than its square."""
+    """The combination is the shortest: its product with each unit update is no less than its square."""
     rng = default_rng(nodes)
     flat = rng.normal(size=(nodes, 40)) + 0.3
     norms = np.linalg.norm(flat, axis=1, keepdims=True)

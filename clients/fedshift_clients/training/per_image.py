@@ -185,9 +185,8 @@ def _cross_entropy(model: SplitModel) -> Callable[[Tensor], Tensor]:
     def losses(x: Tensor) -> Tensor:
         logits = model(x)[1].float()
         y = torch.arange(len(x), device=x.device) % model.num_classes
-        of_pixels = y.view(-1, *[1] * (logits.ndim - 2)).expand(
-            len(x), *logits.shape[2:]
-        )  # of a mask: the class of each
+        # Of a mask: the class of each pixel.
+        of_pixels = y.view(-1, *[1] * (logits.ndim - 2)).expand(len(x), *logits.shape[2:])
         return nn.functional.cross_entropy(logits, of_pixels, reduction="none").reshape(len(x), -1).mean(1)
 
     return losses
@@ -199,10 +198,7 @@ def _check_gradients(model: SplitModel, x: Tensor, losses_of: Callable[[Tensor],
         try:
             losses = losses_of(x)
             images.norms(losses)
-        except (
-            RuntimeError,
-            ValueError,
-        ) as error:  # such as a layer that is used twice, or maps that are added in place
+        except (RuntimeError, ValueError) as error:  # a layer that is used twice, or maps that are added in place
             raise ConfigError(f"privacy.name=dp-sgd: Opacus: {error}; allowed is another network") from None
         found = {name: getattr(parameter, "_norm_sample", None) for name, parameter in learning.items()}
         images.off()

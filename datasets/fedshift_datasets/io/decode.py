@@ -19,7 +19,7 @@ from fedshift_datasets.io import dicom_frames, masks, pictures, pool, presence, 
 from fedshift_datasets.io.pictures import Header
 from fedshift_datasets.io.reading import reading
 from fedshift_datasets.io.resize import fit
-from fedshift_datasets.listing import SLICE, Item, Listing, file_of
+from fedshift_datasets.listing import SLICE, Item, Listing
 
 #: Called with the number of newly finished images.
 Progress = Callable[[int], None]
@@ -135,7 +135,7 @@ def _outlined(made: Decoded, item: Item, whole: tuple[int, int], form: Form) -> 
         return made._replace(mask=np.asarray(fit(mask, made.pixels.shape[0], form.resize)))
     with reading(file.name):
         if SLICE in item.name:
-            dicom_frames.check(str(item.path), file_of(file.name), int(item.name.partition(SLICE)[2]))
+            dicom_frames.check(item.name, file.name)
         content = encoded(file)
         mask, orientation = masks.read(content, file.name, item.classes)
     if form.exif == "apply":
@@ -162,7 +162,7 @@ def header(item: Item) -> Header:
 def encoded(item: Item) -> bytes:
     """Return the encoded bytes of an image, of a frame as those of a file of its own."""
     if SLICE in item.name:
-        return dicom_frames.frame(file_of(item.name), int(item.name.partition(SLICE)[2]))
+        return dicom_frames.frame(item.name)
     if not os.path.isfile(item.path):  # noqa: PTH113 - twice as fast; a pipe would block this process
         presence.check(item.path)
     with open(item.path, "rb") as file:  # noqa: PTH123

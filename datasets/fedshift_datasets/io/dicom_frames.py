@@ -12,17 +12,18 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_datasets.io import dicom, dicom_header
 from fedshift_datasets.io.reading import check_room
+from fedshift_datasets.io.volumes import NEAR
+from fedshift_datasets.listing import SLICE, file_of
 
 if TYPE_CHECKING:
     from pydicom import Dataset
 
 _SEGMENTATION = "1.2.840.10008.5.1.4.1.1.66.4"  # the class of files whose frames are of several segments
 _OF_FRAMES = ("NumberOfFrames", "PixelData", "PerFrameFunctionalGroupsSequence")
-_NEAR = 1e-3  # millimetres between places in space that are the same
 
 
-def frame(file: str, number: int) -> bytes:
-    """Return a frame of a file, from 0, as the content of a DICOM file of its own.
+def frame(name: str) -> bytes:
+    """Return a frame, by the name of its slice, as the content of a DICOM file of its own.
 
     Raises:
         DataError: If pydicom is missing, or frames are of segments; damaged bytes raise other types.
@@ -31,7 +32,7 @@ def frame(file: str, number: int) -> bytes:
     from pydicom.encaps import encapsulate, get_frame
     from pydicom.uid import UID
 
-    whole = _whole(file)
+    whole, number = _whole(file_of(name)), _number(name)
     count = int(whole.NumberOfFrames)
     alone = Dataset({element.tag: element for element in whole if element.keyword not in _OF_FRAMES})
     if compressed := UID(whole.file_meta.TransferSyntaxUID).is_compressed:
@@ -48,18 +49,23 @@ def frame(file: str, number: int) -> bytes:
     return out.getvalue()
 
 
-def check(file: str, mask: str, number: int) -> None:
+def check(name: str, outline: str) -> None:
     """Refuse a mask whose frames are others than those of its image, by their number or by the place of one in space.
 
     Raises:
         DataError: With both.
     """
+    file, mask, number = file_of(name), file_of(outline), _number(name)
     counts = [int(_whole(each).NumberOfFrames) for each in (file, mask)]
     if counts[0] != counts[1]:
         raise DataError(f"{shown(file)}: its mask {shown(mask)} has {counts[1]} frames, the image {counts[0]}")
     own, outlined = (dicom_header.place(_whole(each), number) for each in (file, mask))
-    if own and outlined and not np.allclose(own, outlined, atol=_NEAR):
+    if own and outlined and not np.allclose(own, outlined, atol=NEAR):
         raise DataError(f"{shown(file)}: its mask {shown(mask)} lies elsewhere in space in frame {number}")
+
+
+def _number(name: str) -> int:
+    return int(name.partition(SLICE)[2])
 
 
 def _whole(file: str) -> "Dataset":

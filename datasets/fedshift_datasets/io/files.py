@@ -20,7 +20,7 @@ from PIL import Image
 
 from fedshift_core import private_files, same_names
 from fedshift_core.errors import DataError
-from fedshift_core.limits import MOST_NAME, shown
+from fedshift_core.limits import shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import ImageSet, Resize, Split, checked
 from fedshift_datasets.io import layout, npz, presence
@@ -111,8 +111,7 @@ def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[st
     images = x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))
     if x.dtype != np.uint8 or not images or 0 in x.shape[1:]:
         raise DataError(
-            f"{where}: x has type {shown(x.dtype, MOST_NAME)} and shape {x.shape}; "
-            "allowed are uint8 and (N, H, W), (N, H, W, 1) or (N, H, W, 3)"
+            f"{where}: x has {npz.described(x)}; allowed are uint8 and (N, H, W), (N, H, W, 1) or (N, H, W, 3)"
         )
     npz.check_integers(y, where)
     if len(x) != len(y):

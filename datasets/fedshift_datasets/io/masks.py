@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedshift_core.errors import DataError
-from fedshift_core.limits import MOST_NAME, shown
+from fedshift_core.limits import shown
 from fedshift_core.plural import plural
 from fedshift_datasets.io import dicom, dicom_frames, intact, layout, npz, pictures, png, presence, volumes
 from fedshift_datasets.listing import IGNORED
@@ -113,8 +113,8 @@ def values_of(file: str) -> set[float]:
     """
     if volumes.is_volume(file):
         return set(np.unique(volumes.values(file)).tolist())
-    number = len(volumes.slices(file))
-    parts = (dicom_frames.frame(file, place) for place in range(number)) if number > 1 else [Path(file).read_bytes()]
+    frames = volumes.slices(file)
+    parts = map(dicom_frames.frame, frames) if len(frames) > 1 else [Path(file).read_bytes()]
     return set[float]().union(*(np.unique(_values(part, file)[0]).tolist() for part in parts))
 
 
@@ -149,7 +149,7 @@ def of_run(found: NDArray[Any], own: NDArray[Any] | None, *, where: str, classes
         DataError: If they are no masks, or a value is no class.
     """
     if found.dtype.kind not in "iu" or found.ndim != 3:  # (N, H, W)
-        description = f"type {shown(found.dtype, MOST_NAME)} and shape {found.shape}"
+        description = npz.described(found)
         raise DataError(f"{shown(where)}: {npz.MASKS} has {description}; allowed are integers and (N, H, W)")
     found = as_classes(found, where, len(classes if own is None else own))
     there = np.unique(found[found != IGNORED]).astype(np.int64)

@@ -45,6 +45,11 @@ def labels(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
     return arrays["y"], arrays.get(KEY)
 
 
+def described(found: NDArray[Any]) -> str:
+    """Return the type and shape of an array, for messages."""
+    return f"type {shown(found.dtype, MOST_NAME)} and shape {found.shape}"
+
+
 def groups(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.str_] | None:
     """Return the group of each image of a file, (N,); None if it has none.
 
@@ -59,7 +64,7 @@ def groups(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.st
     if found is None:
         return None
     if found.dtype.kind not in "Uiu" or found.shape != (number,):
-        description = f"type {shown(found.dtype, MOST_NAME)} and shape {found.shape}"
+        description = described(found)
         raise DataError(
             f"{shown(where)}: {GROUPS} has {description}; allowed are text, integers and ({number},). Name the key "
             "otherwise if it does not say which images are of one patient"
@@ -82,7 +87,7 @@ def spacing(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.f
         return None
     fits = found.dtype.kind in "fiu" and found.shape == (number, 2)
     if not fits or not (np.isnan(found) | ((found > 0) & (found < np.inf))).all():
-        description = f"type {shown(found.dtype, MOST_NAME)} and shape {found.shape}" if not fits else "other numbers"
+        description = described(found) if not fits else "other numbers"
         raise DataError(
             f"{shown(where)}: {SPACING} has {description}; allowed are millimetres above 0 as ({number}, 2)"
         )
@@ -133,7 +138,7 @@ def names(own: NDArray[Any], where: str) -> tuple[str, ...]:
         DataError: If it is not a list of different names.
     """
     if own.dtype.kind != "U" or own.ndim != 1 or not len(own):
-        description = f"type {shown(own.dtype, MOST_NAME)} and shape {own.shape}"
+        description = described(own)
         raise DataError(f"{shown(where)}: classes has {description}; allowed are text and (C,)")
     names_of_file = tuple(own.tolist())
     if pair := same_names.twice(names_of_file):
@@ -187,7 +192,7 @@ def check_integers(y: NDArray[Any], where: str) -> None:
         DataError: With their type and shape.
     """
     if y.dtype.kind not in "iu" or y.ndim != 1:
-        description = f"type {shown(y.dtype, MOST_NAME)} and shape {y.shape}"
+        description = described(y)
         raise DataError(f"{shown(where)}: y has {description}; allowed are integers and (N,)")
 
 

@@ -24,7 +24,7 @@ from fedshift_datasets.listing import SLICE
 SUFFIXES = (".nii", ".nii.gz")
 _DICOM = ".dcm"
 _AXES = 3
-_NEAR = 1e-3  # millimetres between places in space that are the same
+NEAR = 1e-3  # millimetres between places in space that are the same
 _MILLIMETRES = {0: 1.0, 1: 1e3, 2: 1.0, 3: 1e-3}  # by the header's unit: not stated, as of most programs, m, mm, um
 _EXTRA = 'pip install "fedshift[medical]"'
 
@@ -113,7 +113,7 @@ def check_place(name: str, mask: str) -> None:
     if image.stored.shape != outlined.stored.shape:
         sizes = [" x ".join(map(str, each.stored.shape)) for each in (outlined, image)]
         raise DataError(f"{shown(name)}: its mask {shown(mask)} has {sizes[0]} voxels, the image {sizes[1]}")
-    if not np.allclose(image.affine, outlined.affine, atol=_NEAR):
+    if not np.allclose(image.affine, outlined.affine, atol=NEAR):
         raise DataError(f"{shown(name)}: its mask {shown(mask)} lies elsewhere in space; its affine is another one")
 
 

@@ -63,7 +63,7 @@ def name_points(
 
 @dataclass(frozen=True)
 class _Ground:
-    """What names must keep off: the figure's edge, named points, other points and lines; names and ties placed so far.
+    """Hindrances of names: the figure's edge, named points, other points and lines; names and ties placed so far.
 
     A tie is the line from a point to a name that is not next to it.
     """

@@ -120,10 +120,10 @@ class SecureSumsOnNode(NodeFeature):
         values |= _contributions(knowledge, sums, member)
         values |= _losses(reply.metrics, terms, member.factor, most)
         common = [str(options[key]) for key in protocol.COMMON]
-        told = protocol.digests_of({name: array for name, array in knowledge.items() if name != COUNTS})
+        contributed = protocol.digests_of({name: array for name, array in knowledge.items() if name != COUNTS})
         masked = member.mask(
             layout.vector(values), protocol.digest_of(call.sent, *common), weights=protocol.weights_digest(call.sent),
-            told=told, rows=has_rows(sums),
+            contributed=contributed, rows=has_rows(sums),
         )  # fmt: skip
         return Reply(reply.images, _without_losses(reply.metrics), {wire.MASKED: masked}, {})
 
@@ -150,7 +150,7 @@ class SecureSumsOnNode(NodeFeature):
         first = dict([*reply.knowledge.items()][:1])  # of the layer behind the fewest weights
         masked = member.mask(
             vector, protocol.digest_of(call.sent), weights=protocol.weights_digest(call.sent),
-            told=protocol.digests_of(first),
+            contributed=protocol.digests_of(first),
         )  # fmt: skip
         return replace(reply, knowledge={wire.MASKED: masked}, means={}, powers={})
 

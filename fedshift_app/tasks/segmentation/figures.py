@@ -48,9 +48,8 @@ def of_images(
     """
     figures = np.full((len(METRICS), len(masks), classes - 1), np.nan)
     for i, (mask, said) in enumerate(zip(masks, predicted, strict=True)):
-        counts = mask != IGNORED
+        counts, between = mask != IGNORED, None if spacing is None else spacing[i]
         for k in range(1, classes):
-            between = None if spacing is None else spacing[i]
             figures[:, i, k - 1] = _of_pair((mask == k) & counts, (said == k) & counts, tolerance, between)
     return figures
 
