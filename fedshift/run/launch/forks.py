@@ -17,7 +17,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing import connection, forkserver
+from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -61,6 +61,7 @@ def begin(modules: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         _env.clear()
         _env.update(env or {})
     context.set_forkserver_preload(list(modules))
+    resource_tracker.ensure_running()  # without the mark of a group, which ends its processes while this one goes on
     with _surroundings():
         forkserver.ensure_running()
 
