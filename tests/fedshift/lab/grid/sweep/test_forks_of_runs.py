@@ -61,6 +61,13 @@ def test_a_refused_run_is_known_as_such(begun: bool, tmp_path: Path) -> None:
     assert "no-such-experiment" in child.last_error()
 
 
+@pytest.mark.usefixtures("begun")
+def test_the_end_of_a_sweep_leaves_python_s_own_resource_tracker_alone() -> None:
+    own = psutil.Process().children()
+    (tracker,) = [process for process in own if "multiprocessing.resource_tracker" in " ".join(process.cmdline())]
+    assert children.MARK not in tracker.environ()
+
+
 @pytest.mark.slow
 def test_a_forked_run_has_the_weights_and_the_report_of_one_of_its_own(begun: bool, tmp_path: Path) -> None:
     given = (*QUICK, "rounds=2", "workers=1", "train.momentum=0.9")
