@@ -53,13 +53,12 @@ def test_each_command_of_a_file_is_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [GITHUB, GITLAB])
-def test_the_check_of_scores_reads_what_the_command_prints(name: str, tmp_path: Any, monkeypatch: Any) -> None:
+def test_the_check_of_scores_reads_what_the_command_prints(name: str, here: Any, monkeypatch: Any) -> None:
     """The line of Python is run on an outcome that is good enough, and on one that is not."""
-    monkeypatch.chdir(tmp_path)
     (check,) = [shlex.split(line)[2] for line in lines(name) if line.startswith("python -c ")]
     for average, enough in ((90.0, True), (10.0, False)):
         content = json_line.Outcome().content(0, None) | {"scores": {"average": average}}
-        (tmp_path / "outcome.json").write_text(json.dumps(content))
+        (here / "outcome.json").write_text(json.dumps(content))
         if enough:
             exec(check, {})
         else:

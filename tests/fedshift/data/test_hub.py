@@ -87,6 +87,15 @@ def get(home: Path, fedshift: Command, monkeypatch: pytest.MonkeyPatch) -> Get:
     return run
 
 
+def mend(hub: Hub, part: str, folder: Path) -> None:
+    """Let the hub state what a file has, and the record what it states."""
+    hub.lie.clear()
+    record = fetched.read(folder)
+    assert record is not None
+    whole = record.with_part(part, fetched.Part(sha256=hub.digest(part)))
+    (folder / fetched.RECORD).write_text(whole.model_dump_json())
+
+
 @pytest.fixture
 def hub() -> Hub:
     places = [*product(pacs.DOMAINS, range(len(pacs.CLASSES)), range(5))]
@@ -129,9 +138,7 @@ def test_files_of_which_some_are_written_are_not_fetched_again(home: Path, get: 
     assert record and not record.whole and record.images == 6
     with pytest.raises(ConfigError, match=r"dataset\.hub: me/mine"):
         resolve_dataset("folders", "", ["dataset.hub=me/mine"])
-    hub.lie.clear()
-    whole = record.with_part(TRAIN, fetched.Part(sha256=hub.digest(TRAIN)))
-    (home / "me--mine" / fetched.RECORD).write_text(whole.model_dump_json())
+    mend(hub, TRAIN, home / "me--mine")
     get(hub, "me/mine")
     assert [name for name, _ in hub.asked].count(TEST) == 1
 
@@ -217,13 +224,7 @@ def test_folders_in_zip_files(home: Path, get: Get, *, together: bool) -> None:
     hub = Hub("me/vlcs", {name: zipped(members) for name, members in files.items()})
     hub.lie.add(last := [*files][-1])
     get(hub, "me/vlcs", "--accept", problem="SHA-256")
-    hub.lie.clear()
-    folder = home / "me--vlcs"
-    record = fetched.read(folder)
-    assert record
-    (folder / fetched.RECORD).write_text(
-        record.with_part(last, fetched.Part(sha256=hub.digest(last))).model_dump_json()
-    )
+    mend(hub, last, folder := home / "me--vlcs")
     assert "24 images" in get(hub, "me/vlcs")
     written = {path.parent.relative_to(folder).as_posix(): set[bytes]() for path in folder.glob("*/*/*/*")}
     for path in folder.glob("*/*/*/*"):

@@ -43,13 +43,10 @@ def test_of_a_run() -> None:
         (lambda: watching.show(["output-dir="], as_json=False, watch=False, site=""), "output-dir"),
     ],
 )
-def test_of_other_commands(
-    call: Callable[[], object], key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_of_other_commands(call: Callable[[], object], key: str, here: Path) -> None:
     with refused(ConfigError, key):
         call()
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())
 
 
 # --- What a method asks of an experiment that only its user has: its runs tell it, and compare ---

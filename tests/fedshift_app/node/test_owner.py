@@ -1,6 +1,5 @@
 """A node does what its owner's policy allows, whatever the run asks for: its app called directly, and whole runs."""
 
-import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -402,11 +401,6 @@ def file_of(tmp_path: Path, policy: str) -> str:
     return str(file)
 
 
-def events(run: Any, name: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
-    return [line for line in lines if line.get("event") == name]
-
-
 def test_a_run_goes_on_without_the_node_whose_owner_refuses(deployed: Any, tmp_path: Path) -> None:
     run = deployed("open", "open", file_of(tmp_path, "methods: [fpl]"))
     assert [line["nodes"] for line in run.rounds] == [[0, 1], [0, 1]]
@@ -428,7 +422,7 @@ def test_a_node_that_has_trained_enough_today_is_left_out_and_still_scores(deplo
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2], [0, 1]]
     (reason,) = run.rounds[1]["left_out"]
     assert reason.startswith("node 2 (sketch): ") and "rounds" in reason
-    assert [line["node"] for line in events(run, "declined")] == [2]
+    assert [line["node"] for line in run.events("declined")] == [2]
     assert all(line["accuracy"]["sketch"] is not None for line in run.rounds)
 
 
@@ -439,7 +433,7 @@ def test_the_server_weighs_by_the_images_that_are_trained_on(deployed: Any) -> N
         assert not any(0 < count < 5 for count in node["class_counts"])
         assert node["num_examples"] == sum(node["class_counts"])
     assert run.results["nodes"][0]["class_counts"][FEW_CLASS] == 0
-    assert {line["node"] for line in events(run, "withheld")} == {0, 1, 2}
+    assert {line["node"] for line in run.events("withheld")} == {0, 1, 2}
     assert not any(run.results["figures"]["domains"].values())
 
 

@@ -68,7 +68,7 @@ def test_a_run_that_went_back_ends_as_one_that_was_never_further(
 
 @pytest.fixture(scope="session")
 def whole_run(shared_run: InlineRun) -> Run:
-    return shared_run(nodes=NODES, method=KEEPING, rounds=6, set=FEW)
+    return shared_run(f"method={KEEPING} nodes={NODES} rounds=6 {FEW}")
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def test_nothing_is_started(
 ) -> None:
     monkeypatch.setattr(local_superlink, "for_simulation", lambda *_: pytest.fail("something was started"))
     monkeypatch.setattr(local_superlink, "temporary_folder", lambda *_: pytest.fail("something was started"))
-    run = finished_run(nodes=4, rounds=1, set="train.epochs=1")
+    run = finished_run("rounds=1 train.epochs=1")
     (tmp_path / "file").write_text("")
     given = [str(run.folder) if word == "RUN" else word for word in arguments]
     ended = fedshift(*given, f"output-dir={tmp_path / 'file'}")
