@@ -171,10 +171,18 @@ def quicker_parts() -> Iterator[None]:
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder that the test works in, which is empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def run_inline(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InlineRun:
-    """Return a function that runs an experiment inline: ``run_inline("handwritten", nodes=4, rounds=1, set="...")``."""
+    """Return a function that runs the words of a command inline: ``run_inline("method=moon rounds=2 train.lr=1")``."""
     from finished_runs import flat_keys
     from support import Run
+    from words import by_words
 
     from fedshift.run.engine import inline
     from fedshift.run.launch import runner
@@ -186,26 +194,28 @@ def run_inline(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
         given = {"output-dir": str(tmp_path / "runs")} | flat_keys(experiment, flat, few=few)
         return Run(runner.run_inline(given, nodes))
 
-    return run
+    return by_words(run)
 
 
 @pytest.fixture
 def finished_run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> InlineRun:
-    """Return a function that gives a copy of a finished run: ``finished_run(nodes=4, rounds=1, set="...")``.
+    """Return a function that gives a copy of a finished run: ``finished_run("nodes=4 rounds=1 train.lr=1")``.
 
     Tests that only look at a run take it from here: each configuration runs once, before the test changes anything.
     """
     from finished_runs import FinishedRuns
+    from words import by_words
 
-    return partial(FinishedRuns(tmp_path_factory).copy, tmp_path / "runs")
+    return by_words(partial(FinishedRuns(tmp_path_factory).copy, tmp_path / "runs"))
 
 
 @pytest.fixture(scope="session")
 def shared_run(tmp_path_factory: pytest.TempPathFactory) -> InlineRun:
     """Return a function that gives a finished run itself, one for all workers, which no test may change."""
     from finished_runs import FinishedRuns
+    from words import by_words
 
-    return FinishedRuns(tmp_path_factory).shared
+    return by_words(FinishedRuns(tmp_path_factory).shared)
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 
 import own_sites
 import pytest
-from flwr.app import MessageType
 from real_node import fingerprint
 from support import InlineRun, ListeningGrid, Run
+from traffic import changing, lost
 
 from fedshift.run.launch import credentials
 from fedshift_app import server_app
@@ -34,10 +34,8 @@ def real_nodes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
 
 
-def lose_last(message: Any, reply: Any) -> Any:
-    """Lose what the fourth node has trained."""
-    trains = message.metadata.message_type == MessageType.TRAIN
-    return None if trains and message.content.config_records["config"][names.NODE_INDEX] == 3 else reply
+#: Loses what the fourth node has trained.
+LAST_LOST = changing(lost, "train", [3])
 
 
 class Sites:

@@ -19,8 +19,10 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+import yaml
 from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
+from safetensors.numpy import load_file
 from torch import Tensor, nn
 from typer.testing import CliRunner, Result
 
@@ -49,14 +51,20 @@ from fedshift_core.wire.names import LOSS_TERM, SERVER_ROUND
 from fedshift_datasets.base import ImageSet
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import check_contribution
-from fedshift_strategies.features.base import Phase, ServerFeature, Training
+from fedshift_strategies.features.base import Phase, Scoring, ServerFeature, Training
+from fedshift_strategies.features.catalog import Around
 from fedshift_strategies.federation.context import Ask, Engine, ModelFacts, RoundResult, RunContext
+from fedshift_strategies.federation.evaluation import Evaluation
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update, decode
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Where this checkout's packages are, as `PYTHONPATH` has it.
 APP_PATH = os.pathsep.join(str(ROOT / folder) for folder in ("", "strategies", "clients", "datasets"))
+
+
+def json_lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,29 @@ class Run:
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+        return json_lines(self.folder / "metrics.jsonl")
+
+    @property
+    def timeless(self) -> list[dict[str, Any]]:
+        """Return the rounds without what depends on the clock."""
+        return [{key: value for key, value in line.items() if key != "seconds"} for line in self.rounds]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return dict(yaml.safe_load((self.folder / "config.yaml").read_text()))
+
+    @property
+    def weights(self) -> Arrays:
+        """Return the shared weights after the last round."""
+        return self.kept("weights")
+
+    def kept(self, stem: str) -> Arrays:
+        """Return what the last checkpoint has under a name."""
+        return load_file(sorted(self.folder.glob(f"checkpoint/{stem}-*.safetensors"))[-1])
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return the lines of the log of an event."""
+        return [line for line in json_lines(self.folder / "log.jsonl") if line.get("event") == name]
 
 
 class ListeningGrid(inline.InlineGrid):
@@ -593,6 +623,16 @@ def phase(
     return kind(result, method, tuple(nodes), list(nodes), sent, lambda questions: [], ignore, ignore, **more)
 
 
+def scored_round(
+    feature: ServerFeature, domains: Sequence[str], nodes: Sequence[Node], **more: Any
+) -> tuple[Evaluation, Around, Scoring]:
+    """Return an evaluation of a feature's questions, and what goes on around it."""
+    scoring = phase(Scoring, nodes)
+    around = Around([(feature.name, feature.on_scores(scoring))])
+    scoring.evaluation = Evaluation(domains, nodes, extras=around.asked, **more)
+    return scoring.evaluation, around, scoring
+
+
 def merged(strategy: DomainStrategy[Any], updates: list[Update], weights: list[float], sent: ArrayRecord) -> Arrays:
     """Return what a round merges of updates, features included."""
     strategy._training = phase(Training, [update.node for update in updates], weights=sent)
@@ -622,6 +662,16 @@ def update(prototypes: Any, counts: Sequence[int], index: int = 0) -> Update:
     """Return what a node sent that holds as many images of each class."""
     knowledge: Arrays = {"prototypes": np.array(prototypes, np.float32), "counts": np.array(counts, np.int64)}
     return Update(node(index, counts), ArrayRecord(), knowledge, max(sum(counts), 1), {})
+
+
+BUFFER, COUNT = "bn.running_var", "bn.num_batches_tracked"
+
+
+def with_buffers(seed: int) -> Arrays:
+    """Return random weights with a BatchNorm's buffer and counter."""
+    rng = np.random.default_rng(seed)
+    made: Arrays = {"w": rng.normal(size=(3, 2)).astype(np.float32), "b": rng.normal(size=2).astype(np.float32)}
+    return made | {BUFFER: rng.uniform(1, 2, 2).astype(np.float32), COUNT: np.array(10 * seed)}
 
 
 def prototypes_of(server: DomainStrategy) -> dict[int, list[float]]:

@@ -145,14 +145,11 @@ class Runs:
     ],
 )
 @pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_pickle_that_would_run_something_is_refused_by_name(
-    tmp_path: Path, evil: Runs, name: str, protocol: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "test_batch").write_bytes(pickle.dumps({"data": evil, "labels": [0]}, protocol))
-    with refuses(tmp_path / "test_batch", name):
-        read(tmp_path)
-    assert not (tmp_path / "ran").exists()
+def test_pickle_that_would_run_something_is_refused_by_name(here: Path, evil: Runs, name: str, protocol: int) -> None:
+    (here / "test_batch").write_bytes(pickle.dumps({"data": evil, "labels": [0]}, protocol))
+    with refuses(here / "test_batch", name):
+        read(here)
+    assert not (here / "ran").exists()
 
 
 DATA = np.zeros((2, 3072), np.uint8)

@@ -245,21 +245,27 @@ def volume(path: Path, values: Any, affine: Any = None, window: tuple[float, flo
     image.to_filename(path)
 
 
+def check_slices(root: Path, form: Form, number: int) -> tuple[list[ImageSet], list[set[str]]]:
+    """Check that slices have the levels of their masks' classes; return the images of both splits and the patients."""
+    assert folders.names(source(root, classes=())).classes == ("background", "class1", "class2")
+    parts = [load(root, split, form) for split in ("train", "test")]
+    assert sum(map(len, parts)) == number
+    for images in parts:
+        assert images.masks is not None
+        assert np.array_equal(np.array([0, 128, 255])[images.masks], images.x[..., 0])
+    return parts, [set(images.groups.tolist()) for images in parts]  # type: ignore[union-attr]
+
+
 def test_volumes_are_cut_into_slices_of_one_patient(tmp_path: Path, cache_home: Path) -> None:
     rng, north = np.random.default_rng(0), tmp_path / "north"
     for number in range(4):
         found = rng.integers(0, 3, (8, 8, 6 + number))
         volume(north / "images" / f"p{number}.nii.gz", (found * 100 - 100).astype(np.int16))
         volume(north / "masks" / f"p{number}_mask.nii.gz", found.astype(np.float32))
-    assert folders.names(source(tmp_path, classes=())).classes == ("background", "class1", "class2")
-    form = Form(window=(-100, 100))
-    parts = {split: load(tmp_path, split, form) for split in ("train", "test")}
-    groups = {split: set(images.groups.tolist()) for split, images in parts.items()}  # type: ignore[union-attr]
-    assert sum(map(len, parts.values())) == 6 + 7 + 8 + 9 and not groups["train"] & groups["test"]
-    for images in parts.values():
-        assert images.masks is not None
-        assert np.array_equal(np.array([0, 128, 255])[images.masks], images.x[..., 0])
-        assert images.groups is not None
+    parts, (trained, tested) = check_slices(tmp_path, Form(window=(-100, 100)), 6 + 7 + 8 + 9)
+    assert not trained & tested
+    for images in parts:
+        assert images.masks is not None and images.groups is not None
         first = Path(images.groups[0]).name.partition(".")[0]
         stored = np.asarray(nibabel.load(north / "masks" / f"{first}_mask.nii.gz").dataobj)
         assert np.array_equal(images.masks[0], np.rot90(stored[..., 0]))
@@ -293,15 +299,11 @@ def test_frames_of_a_file_are_slices_of_one_patient(tmp_path: Path, cache_home: 
         shades = found * 100 + np.arange(2 + number, dtype=np.uint8)[:, None, None]  # which the rescaling takes off
         enhanced(north / "images" / f"p{number}.dcm", shades, syntax=syntax, PatientID=f"p{number // 2}")
         enhanced(north / "masks" / f"p{number}.dcm", found, syntax=syntax)
-    assert folders.names(source(tmp_path, classes=())).classes == ("background", "class1", "class2")
-    parts = {split: load(tmp_path, split, Form(window=(0, 200))) for split in ("train", "test")}
-    groups = {split: set(images.groups.tolist()) for split, images in parts.items()}  # type: ignore[union-attr]
-    assert sum(map(len, parts.values())) == 2 + 3 + 4 + 5 and sorted(map(len, groups.values())) == [1, 1]
-    for images in parts.values():
-        assert images.masks is not None and images.spacing is not None
-        assert np.array_equal(np.array([0, 128, 255])[images.masks], images.x[..., 0])
+    parts, groups = check_slices(tmp_path, Form(window=(0, 200)), 2 + 3 + 4 + 5)
+    assert sorted(map(sorted, groups)) == [["p0"], ["p1"]]
+    for images in parts:
+        assert images.spacing is not None
         assert sorted({pair[1] for pair in images.spacing.tolist()}) == [0.5 + n for n in range(len(images) // 2 + 1)]
-    assert groups["train"] | groups["test"] == {"p0", "p1"}
 
 
 def test_frames_that_do_not_fit_are_named(tmp_path: Path, cache_home: Path) -> None:

@@ -23,15 +23,14 @@ NAMES = [f"art/{name}/{number}.jpg" for name in ("owl", "dog", "cat") for number
 # --- folders
 
 
-def test_folders_are_listed_by_class_and_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(tmp_path, {"Owl": 1, "dog": 2, "kitty": 1, ".thumbnails": 1, "Cow": 1})
+def test_folders_are_listed_by_class_and_file_name(here: Path) -> None:
+    fill(here, {"Owl": 1, "dog": 2, "kitty": 1, ".thumbnails": 1, "Cow": 1})
     for name in ("dog/.hidden.jpg", "dog/notes.txt", "readme.jpg"):
-        (tmp_path / name).write_bytes(b"x")
-    monkeypatch.chdir(tmp_path)
+        (here / name).write_bytes(b"x")
     result = trees.list_folders(Path(), CLASSES, aliases={"kitty": "cat"}, others=("cow",))
     assert result.labels.tolist() == [0, 0, 1, 2] and result.labels.dtype == np.int64
     names = ("dog/0000.jpg", "dog/0001.jpg", "kitty/0000.jpg", "Owl/0000.jpg")
-    assert [item.path for item in result.items] == [tmp_path / name for name in names]
+    assert [item.path for item in result.items] == [here / name for name in names]
     assert all(item == Item(item.path, str(item.path)) for item in result.items)
 
 

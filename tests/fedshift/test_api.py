@@ -28,8 +28,7 @@ TINY = QUIET | FEW
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(tmp_path)
+def _own_folder(here: Path) -> Any:
     yield
     extensions.forget()  # one of the examples registers a method
 
@@ -57,7 +56,7 @@ def test_the_package_imports_nothing_and_names_all() -> None:
 
 def test_a_run_is_that_of_the_command_and_an_object(run_inline: InlineRun) -> None:
     run = fs.run("handwritten", name="first", method="fedprox", **TINY)
-    same = run_inline(rounds=1, method="fedprox", set="train.epochs=1 allocation.share=0.06")
+    same = run_inline("method=fedprox rounds=1 train.epochs=1 allocation.share=0.06")
     assert run.results.weights_sha256 == same.results["weights_sha256"]
     assert run.folder == Path("runs", "first").resolve() and run.finished and run.state == "completed"
     assert run.results.values["avg"] == run.results.avg and run.config["method"]["name"] == "fedprox"
@@ -130,7 +129,7 @@ def test_an_interrupted_run_goes_on(cut: Any, capfd: pytest.CaptureFixture[str])
 
 
 def test_a_run_its_model_and_a_saved_one_classify_alike(finished_run: InlineRun, tmp_path: Path) -> None:
-    run = fs.load(finished_run(rounds=2, method="fedprox", set=SHORT).folder)
+    run = fs.load(finished_run(f"method=fedprox rounds=2 {SHORT}").folder)
     model, saved = run.model(), run.save(tmp_path / "saved")
     images = np.random.default_rng(0).integers(0, 256, (2, 20, 24, 3), np.uint8)
     (tmp_path / "images").mkdir()
@@ -154,7 +153,7 @@ def test_a_run_its_model_and_a_saved_one_classify_alike(finished_run: InlineRun,
 
 
 def test_runs_are_compared_by_folder_pattern_or_object(finished_run: InlineRun, tmp_path: Path) -> None:
-    first, second = (fs.load(finished_run(rounds=2, method=name, set=SHORT).folder) for name in ("fedavg", "fedprox"))
+    first, second = (fs.load(finished_run(f"method={name} rounds=2 {SHORT}").folder) for name in ("fedavg", "fedprox"))
     given = ("runs/*", [first, second], tmp_path / "runs", [first.folder, "runs/*prox*"])
     table, *others = map(fs.compare, given)
     assert {other.text() for other in others} == {table.text()}
@@ -175,7 +174,7 @@ def test_a_method_is_an_object() -> None:
 
 
 def test_models_are_evaluated_as_the_command_does(finished_run: InlineRun) -> None:
-    run = fs.load(finished_run(rounds=2, set=SHORT).folder)
+    run = fs.load(finished_run(f"rounds=2 {SHORT}").folder)
     scored = fs.evaluate(run, **QUIET)
     domains = scored.models[0]["domains"]
     assert {name: of["accuracy"] for name, of in domains.items()} == run.results.final

@@ -2,13 +2,12 @@
 
 import html
 import inspect
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import Run, undrawn
+from support import Run, json_lines, undrawn
 
 from fedshift.export import saving
 from fedshift.export.saving import Wanted
@@ -65,7 +64,7 @@ def places(folder: Path) -> dict[str, str]:
     assert record.results is not None
     tables = board_page.content(board.board([folder]), None, lambda method: "")["tables"]
     return {
-        "log": "".join(json.loads(line)["message"] for line in (folder / "log.jsonl").read_text().splitlines()),
+        "log": "".join(line["message"] for line in json_lines(folder / "log.jsonl")),
         "console": console.table(record.results, record.config),
         "report": html.unescape((folder / "report.html").read_text()),
         "card": (folder / "saved" / "README.md").read_text(),

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from flwr.app import Message
 from refusals import refused
-from safetensors.numpy import load_file
 from support import InlineRun, Killed, ListeningGrid, Run
 from traffic import changing
 from words import config as config_of
@@ -56,10 +55,6 @@ def initial() -> Arrays:
     return decode(run_build.prepare(config_of(SHORT), "inline")[0])
 
 
-def final(run: Run) -> Arrays:
-    return load_file(run.folder / "checkpoint" / "weights-00002.safetensors")
-
-
 def apart(one: Arrays, other: Arrays) -> float:
     assert one.keys() == other.keys()
     return float(np.sqrt(sum(np.square(one[name].astype(np.float64) - other[name]).sum() for name in one)))
@@ -68,12 +63,12 @@ def apart(one: Arrays, other: Arrays) -> float:
 @pytest.fixture(scope="session")
 def honest(shared_run: InlineRun) -> Arrays:
     """Return the weights after two rounds in which nobody lies, by the plain average."""
-    return final(shared_run(f"nodes=5 rounds=2 {SHORT}"))
+    return shared_run(f"nodes=5 rounds=2 {SHORT}").weights
 
 
 def off_course(run: Run, honest: Arrays) -> float:
     """Return how far a run's weights are from those of the honest run, in units of how far that one came."""
-    return apart(final(run), honest) / apart(honest, initial())
+    return apart(run.weights, honest) / apart(honest, initial())
 
 
 # --- federation.max_update -------------------------------------------------------------------------

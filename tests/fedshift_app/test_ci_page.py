@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import tomllib
 from typing import Any
 
 import pytest
@@ -53,15 +54,44 @@ def test_each_command_of_a_file_is_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [GITHUB, GITLAB])
-def test_the_check_of_scores_reads_what_the_command_prints(name: str, tmp_path: Any, monkeypatch: Any) -> None:
+def test_the_check_of_scores_reads_what_the_command_prints(name: str, here: Any, monkeypatch: Any) -> None:
     """The line of Python is run on an outcome that is good enough, and on one that is not."""
-    monkeypatch.chdir(tmp_path)
     (check,) = [shlex.split(line)[2] for line in lines(name) if line.startswith("python -c ")]
     for average, enough in ((90.0, True), (10.0, False)):
         content = json_line.Outcome().content(0, None) | {"scores": {"average": average}}
-        (tmp_path / "outcome.json").write_text(json.dumps(content))
+        (here / "outcome.json").write_text(json.dumps(content))
         if enough:
             exec(check, {})
         else:
             with pytest.raises(AssertionError):
                 exec(check, {})
+
+
+# --- workflows, forms and licence ---------------------------------------------------------------------
+
+TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+WORKFLOWS = {path.stem: path.read_text() for path in (ROOT / ".github" / "workflows").iterdir()}
+MAKE = re.compile(r"\bmake ([a-z-]+)")
+
+
+def test_each_workflow_is_yaml_whose_make_targets_exist() -> None:
+    assert WORKFLOWS.keys() == {"tests", "nightly", "docs", "release"}
+    for name, text in WORKFLOWS.items():
+        content: dict[Any, Any] = yaml.safe_load(text)
+        assert True in content and "permissions" in content, name  # YAML 1.1 reads the key `on` so
+        steps = [step for job in content["jobs"].values() for step in job["steps"]]
+        assert all(("uses" in step) != ("run" in step) for step in steps), name
+        made = {target for step in steps for target in MAKE.findall(step.get("run", ""))}
+        assert made and made <= TARGETS, name
+    for script in (ROOT / ".ci").iterdir():
+        assert set(MAKE.findall(script.read_text())) & TARGETS, script.name
+
+
+def test_tests_run_on_the_pythons_that_are_supported() -> None:
+    tested = yaml.safe_load(WORKFLOWS["tests"])["jobs"]["test"]["strategy"]["matrix"]["python"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == f">={tested[0]}" and tested == ["3.11", "3.12", "3.13"]
+    wheels = re.findall(
+        r"pip install torch torchvision --index-url \S+", (ROOT / "docs/start/installing.md").read_text()
+    )
+    assert all(wheels[0] in text for text in WORKFLOWS.values())

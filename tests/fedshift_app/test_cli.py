@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from image_trees import noise_sites
 from PIL import Image
 from refusals import worded
@@ -24,11 +23,7 @@ DOMAINS = ("scan", "texture", "street", "sketch")
 QUICK = ("engine=inline", "rounds=1", "train.epochs=1", "allocation.share=0.05", "report=false")
 
 
-@pytest.fixture(autouse=True)
-def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
+pytestmark = pytest.mark.usefixtures("here")
 Refuses = Callable[..., None]
 
 
@@ -249,7 +244,7 @@ def test_inline_run(fedshift: Command, tmp_path: Path) -> None:
     assert [line.split()[0] for line in table[2:6]] == [*DOMAINS]
     run = Run(Path(lines[-1].removeprefix("run folder: ")))
     assert [run.folder] == [*(tmp_path / "out").iterdir()]
-    config = yaml.safe_load((run.folder / "config.yaml").read_text())
+    config = run.config
     assert (config["engine"], config["resolved"]["seed"], config["resolved"]["rounds"]) == ("inline", 5, 1)
     (line,), results = run.rounds, run.results
     assert results["domains"] == results["final"] == line["accuracy"] and [*results["domains"]] == [*DOMAINS]

@@ -45,11 +45,6 @@ def finished(ended: subprocess.CompletedProcess[str]) -> Run:
     return Run(Path(last.removeprefix("run folder: ")))
 
 
-def timeless(run: Run) -> list[dict[str, Any]]:
-    """Return the rounds without what depends on the clock."""
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in run.rounds]
-
-
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Mark all that the test starts, in the environment, that sets it apart from others' processes."""
@@ -139,17 +134,17 @@ def test_real_nodes_have_the_numbers_of_one_process(
     real = Run(runner.submit(site.flower, site.home, flat | {"output-dir": str(tmp_path / "real")}, []))
     assert [run.results["engine"] for run in (inline, real)] == ["inline", "deployment"]
     assert real.results["weights_sha256"] == inline.results["weights_sha256"]
-    assert timeless(real) == timeless(inline)
+    assert real.timeless == inline.timeless
 
 
-def in_three_engines(nodes: int, folder: Path, *words: str) -> dict[str, Run]:
-    """Return a run's results by engine, of equal weights."""
+def in_three_engines(nodes: int, folder: Path, *words: str) -> list[list[dict[str, Any]]]:
+    """Return a run's rounds in each engine, of equal weights."""
     run = ("run", "handwritten", f"nodes={nodes}", "report=false")
     commands = {"inline": (*run, "engine=inline"), "simulation": run, "deployment": ("deploy-demo",)}
     runs = {name: finished(fedshift(*command, *words, cwd=folder)) for name, command in commands.items()}
     assert [run.results["engine"] for run in runs.values()] == [*runs]
     assert len({run.results["weights_sha256"] for run in runs.values()}) == 1
-    return runs
+    return [run.timeless for run in runs.values()]
 
 
 @pytest.mark.slow
@@ -157,7 +152,7 @@ def in_three_engines(nodes: int, folder: Path, *words: str) -> dict[str, Run]:
 @pytest.mark.parametrize("typed", WAYS, ids=WAYS.values())
 def test_three_engines_agree_bit_for_bit(typed: str, mark: str, tmp_path: Path) -> None:
     words = ["rounds=1", *FEW.split(), *typed.split()]
-    inline, *others = map(timeless, in_three_engines(2, tmp_path, *words).values())
+    inline, *others = in_three_engines(2, tmp_path, *words)
     assert all(other == inline for other in others)
     assert not left_behind(mark)
 
@@ -170,7 +165,7 @@ def test_a_deployment_has_the_numbers_of_a_run_in_one_process(mark: str, tmp_pat
     deployment = finished(fedshift("deploy-demo", "method=i2pfl", "rounds=1", f"set={requested}", cwd=tmp_path))
     assert deployment.results["engine"] == "deployment"
     assert deployment.results["weights_sha256"] == inline.results["weights_sha256"]
-    assert timeless(deployment) == timeless(inline)
+    assert deployment.timeless == inline.timeless
     assert not left_behind(mark)
 
 
@@ -180,7 +175,7 @@ def test_a_deployment_has_the_numbers_of_a_run_in_one_process(mark: str, tmp_pat
 def test_masks_of_secure_sums_cancel_in_three_engines(method: str, mark: str, tmp_path: Path) -> None:
     """A SuperNode starts a process for each message: what its stages share is in Flower's ``context.state`` alone."""
     more = ["federation.secure_sums=on", "dataset.domains=[scan,texture,sketch]", "train.epochs=1", "rounds=2"]
-    inline, simulation, deployment = map(timeless, in_three_engines(3, tmp_path, *more, f"method={method}").values())
+    inline, simulation, deployment = in_three_engines(3, tmp_path, *more, f"method={method}")
     sizes = [
         [[line["secure_sums"].pop(key) for key in ("bytes_up", "bytes_down")] for line in of_run]
         for of_run in (inline, simulation, deployment)
@@ -228,7 +223,7 @@ def test_plain_flwr_run_is_the_same_run(tmp_path: Path, run_inline: InlineRun) -
     same = run_inline("nodes=2 rounds=2 dataset.domains=[scan,sketch] train.epochs=1")
     assert plain.results["engine"] == "simulation"
     assert plain.results["weights_sha256"] == same.results["weights_sha256"]
-    assert timeless(plain) == timeless(same)
+    assert plain.timeless == same.timeless
 
 
 def test_the_bundle_holds_the_app_and_nothing_else() -> None:

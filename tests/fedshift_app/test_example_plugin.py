@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
-from support import ROOT, Command, Ended, InlineRun, own_experiment
+from support import ROOT, Command, Ended, InlineRun, Run, own_experiment
 
 from fedshift.run.launch import runner
 
@@ -140,8 +140,7 @@ def test_it_runs_from_an_experiment_file(with_it: Asked) -> None:
     (config,) = with_it.runs.glob("*/config.yaml")
     assert re.search(r"fedshift-example: 1\.0, [0-9a-f]{12}\n", config.read_text())
     assert "name: weight-norms" in config.read_text() and "begins: encoder." in config.read_text()
-    events = [json.loads(line) for line in config.with_name("log.jsonl").read_text().splitlines()]
-    values = [event["message"] for event in events if event.get("event") == "weight_norms"]
+    values = [event["message"] for event in Run(config.parent).events("weight_norms")]
     assert [line.partition(" of ")[0] for line in values] == ["round 1: weights", "round 2: weights"]
     kept = load_file(config.parent / "checkpoint" / "moments-00002.safetensors")["weight-norms/medians"]
     assert [f"{median:.3f}" for median in kept] == [line.rpartition(" ")[2] for line in values]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from refusals import refused
-from safetensors.numpy import load_file
 from support import InlineRun, Run, listening
 from traffic import asked, changing, failed, lost
 
@@ -89,7 +88,7 @@ def test_broken_nodes_are_left_out_and_named(run_inline: InlineRun, capsys: Any)
         assert all(text.isprintable() and len(text) < 600 for text in line["left_out"])
         assert all(f"round 1: {node} " in shown for node in nodes)
         assert None not in line["accuracy"].values()
-    weights = load_file(run.folder / "checkpoint" / "weights-00002.safetensors")
+    weights = run.weights
     assert all(np.isfinite(array).all() for array in weights.values())
 
 

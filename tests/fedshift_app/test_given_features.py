@@ -11,7 +11,6 @@ import torch
 from image_trees import noise_sites
 from PIL import Image
 from refusals import refused
-from safetensors.numpy import load_file
 from support import InlineRun, Run, changed
 
 from fedshift_app.config import registry
@@ -65,7 +64,7 @@ def written(sites: Path, **arrays: Any) -> None:
 
 
 def weights(run: Run) -> dict[str, Any]:
-    arrays = load_file(sorted(run.folder.glob("checkpoint/weights-*.safetensors"))[-1])
+    arrays = run.weights
     return {name: array for name, array in arrays.items() if "projection" in name or "classifier" in name}
 
 

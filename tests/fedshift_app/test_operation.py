@@ -66,7 +66,7 @@ def lose_and_restore(site: Federation) -> Path:
 def test_the_server_is_restored_and_a_node_upgraded_and_rolled_back_with_the_same_bits(
     tmp_path: Path, run_inline: InlineRun
 ) -> None:
-    undisturbed = run_inline(nodes=2, method="fedbn", rounds=4, set=f"{TINY} {SETTINGS}")
+    undisturbed = run_inline(f"method=fedbn nodes=2 rounds=4 {TINY} {SETTINGS}")
     newer, home = next_version(tmp_path), tmp_path / "site"
     ours, theirs = own_code.installed(), own_code.of_bundle(build_fab_from_disk(newer / "fedshift" / "app")).sha256
     options = ("--database", str(home / DATABASE))

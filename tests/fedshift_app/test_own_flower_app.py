@@ -3,6 +3,8 @@
 import re
 import shutil
 import subprocess
+import tomllib
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -107,7 +109,17 @@ def test_other_arrays_than_those_that_travel_are_refused() -> None:
         plain.train(client, next(iter(sent)), Context(0, 0, {}, RecordDict(), {}))
 
 
+def test_the_example_learns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE)
+    server, client = (import_module(f"own_flower_app.{side}_app").app for side in ("server", "client"))
+    keys = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    server(InlineGrid(client, 3), Context(0, 0, {}, RecordDict(), keys | {"num-server-rounds": 4}))
+    first, last = re.findall(r"round [14]: accuracy (\d\.\d+)", capsys.readouterr().out)
+    assert 0.2 < float(first) < float(last)
+
+
 @pytest.mark.slow
+@pytest.mark.long
 def test_flwr_runs_the_example() -> None:
     """As its README says, in Flower's simulation."""
     with (

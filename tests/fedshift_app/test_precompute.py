@@ -1,13 +1,11 @@
 """``model.precompute``: runs on kept features give the results of runs that compute them anew; `fedshift prepare`."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from refusals import refused
-from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from support import InlineRun, Run, image_set, on_images, rng
 from words import config as config_of
@@ -43,16 +41,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def weights(run: Run) -> dict[str, Any]:
-    """Return the shared weights after the last round."""
-    return load_file(sorted(run.folder.glob("checkpoint/weights-*.safetensors"))[-1])
-
-
 def pair(run_inline: InlineRun, method: str, settings: str) -> tuple[Run, Run]:
     """Return a run that computes frozen parts anew, and one that keeps them, which must be alike."""
     given = f"rounds=2 method={method} {settings} {registry.get(method).short} model.precompute="
     off, on = (run_inline(f"{given}{value}") for value in ("off", "on"))
-    one, other = weights(off), weights(on)
+    one, other = off.weights, on.weights
     assert one.keys() == other.keys()
     for name, array in one.items():
         np.testing.assert_allclose(other[name], array, rtol=0, atol=1e-5, err_msg=name)
@@ -63,8 +56,8 @@ def pair(run_inline: InlineRun, method: str, settings: str) -> tuple[Run, Run]:
 
 
 def check_same(first: Run, second: Run) -> None:
-    for name, array in weights(first).items():
-        np.testing.assert_array_equal(weights(second)[name], array)
+    for name, array in first.weights.items():
+        np.testing.assert_array_equal(second.weights[name], array)
 
 
 def rows_of_stores() -> list[int]:

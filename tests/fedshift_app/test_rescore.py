@@ -38,7 +38,7 @@ SAME = ("weights_sha256", "evaluated", "rounds", "nodes", "scored_with", "bytes_
 
 
 def config_of(run: Run) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((run.folder / "config.yaml").read_text())
+    content: dict[str, Any] = run.config
     return content
 
 

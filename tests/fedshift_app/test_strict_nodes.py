@@ -1,11 +1,10 @@
 """Real nodes in a run with secure sums: what they log is what such a run may show of them, and whom they trust."""
 
-import json
 from pathlib import Path
 
 import pytest
 from secure_sites import SITES, Sites, real_nodes
-from support import InlineRun
+from support import InlineRun, json_lines
 
 from fedshift_app.run.received_log import RECEIVED_FILE
 from fedshift_core.errors import FederationError
@@ -25,9 +24,9 @@ def test_strict_nodes_that_trust_each_other_send_masked_sums_and_no_counts(sites
     assert set(run.rounds[-1]["accuracy"]) == set(SITES)
     logs = sorted((tmp_path / "state").glob("*/out.jsonl"))
     assert len(logs) == 3
-    received = [json.loads(line) for line in (run.folder / RECEIVED_FILE).read_text().splitlines()]
+    received = json_lines(run.folder / RECEIVED_FILE)
     for node_id, log in enumerate(logs, 1000):
-        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        lines = json_lines(log)
         trained = {line["name"] for line in lines if line["message"] == "train" and line["kind"] == "array"}
         assert trained == {"arrays/masked"}  # no weights, no prototypes, no counts
         assert not any("loss" in line["name"] for line in lines if line["message"] == "train" and "name" in line)

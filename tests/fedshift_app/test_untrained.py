@@ -1,6 +1,5 @@
 """Nodes that have not trained yet: ``evaluate.untrained`` says whether models that nobody has trained are scored."""
 
-import json
 import operator
 from itertools import accumulate
 from pathlib import Path
@@ -24,11 +23,6 @@ def late(run: Run) -> list[list[int]]:
     return [sorted({*range(4)} - had) for had in trained]
 
 
-def lines_of(run: Run) -> list[str]:
-    content = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
-    return [line["message"] for line in content if line.get("event") == "untrained"]
-
-
 @pytest.mark.parametrize("typed", ["fedbn model.name=cnn_bn", "fedproto"])
 def test_they_are_left_out_unless_they_count(run_inline: InlineRun, typed: str) -> None:
     out, counted = (run_inline(f"rounds=2 seed=3 {HALF} method={typed} {more}") for more in ("", COUNT))
@@ -38,7 +32,7 @@ def test_they_are_left_out_unless_they_count(run_inline: InlineRun, typed: str) 
     for run in (out, counted):
         assert [line.get("untrained", []) for line in run.rounds] == missing
         assert run.results["untrained"] == {str(i): nodes for i, nodes in enumerate(missing, 1) if nodes}
-        assert len(lines_of(run)) == sum(map(bool, missing))
+        assert len(run.events("untrained")) == sum(map(bool, missing))
     domains = [*out.results["domains"]]  # one node of each, in their order
     for line, other, nodes in zip(out.rounds, counted.rounds, missing, strict=True):
         assert None not in other["accuracy"].values()

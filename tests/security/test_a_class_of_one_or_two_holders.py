@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import MessageType
-from secure_sites import FOUR, MakeSites, lose_last
+from secure_sites import FOUR, LAST_LOST, MakeSites
 from support import listening
 
 from fedshift_app.config import registry
@@ -84,4 +84,4 @@ def test_a_lost_node_that_leaves_a_class_with_two_holders_ends_the_round(sites: 
     """The nodes that arrived help with no share."""
     four = sites(FOUR, {"north": ("bar",)}, sums="nodes: 3, least: 2")
     with pytest.raises(FederationError, match=r"(?s)0 nodes gave a right share.*class 1 of the sum is held by 2 nodes"):
-        four.run(1, base=listening(lose_last), more=f"{SHARED} federation.secure_sums_least=2")
+        four.run(1, base=LAST_LOST, more=f"{SHARED} federation.secure_sums_least=2")

@@ -63,5 +63,5 @@ def test_a_node_that_states_other_images_than_it_announced_is_left_out(images: i
         return reply
 
     given = "train.epochs=1 allocation.share=0.05 evaluate.figures=false federation.secure_sums=on"
-    line = run_inline(rounds=1, grid=listening(lie), set=given).rounds[0]
+    line = run_inline(f"rounds=1 {given}", grid=listening(lie)).rounds[0]
     assert line["nodes"] == [0, 2, 3] and "node 1 (texture): secure sums: it states other" in line["left_out"][0]

@@ -20,7 +20,7 @@ def test_nodes_that_fail_name_the_record_and_the_range_alone(run_inline: InlineR
 
     given = "train.epochs=1 allocation.share=0.05 train.precision=float32 federation.secure_sums=on"
     with pytest.raises(FederationError):
-        run_inline(rounds=1, grid=listening(note), set=f"{given} federation.secure_sums_range=1e-6")
+        run_inline(f"rounds=1 {given} federation.secure_sums_range=1e-6", grid=listening(note))
     assert len(said) == 4 and len({*said}) == 1  # whatever their numbers are
     assert re.findall(r"\d\S*\d", said[0].partition("arrays/")[2].partition(" ")[2]) == ["1e-06", "1e-06"]
 

@@ -4,19 +4,16 @@ No weight that it sends is the same again: a node must know its own sums.
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message, MessageType
 from safetensors.numpy import load_file, save_file
-from secure_sites import FOUR, MakeSites
-from support import InlineRun, Run, listening
+from secure_sites import FOUR, LAST_LOST, MakeSites
+from support import InlineRun
+from traffic import changing, lost
 
 from fedshift_clients.models import cnn
-from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
-from fedshift_core.wire import names
 
 SHORT = "model.freeze=encoder allocation.share=0.3 evaluate.figures=false"
 ALIKE = "aggregation.weights=equal allocation.validation_fraction=0 model.freeze=encoder"
@@ -35,21 +32,6 @@ def frozen(tmp_path: Path) -> str:
     return f"{ALIKE} model.weights={file}"
 
 
-def sums_of(run: Run) -> Arrays:
-    return load_file(*(run.folder / "checkpoint").glob("state-*.safetensors"))
-
-
-def lost(server_round: int, kind: str) -> Any:
-    """Return a grid that loses what the last node replies to a kind of message of a round."""
-
-    def pass_on(message: Message, reply: Message) -> Message | None:
-        config: Any = message.content.config_records["config"]
-        at = message.metadata.message_type, config.get(names.SERVER_ROUND), config.get(names.NODE_INDEX)
-        return None if at == (kind, server_round, 3) else reply
-
-    return listening(pass_on)
-
-
 @pytest.mark.parametrize(("first", "second"), [(name, name) for name in METHODS] + [("fed3r", "fedcgs")])
 def test_a_second_run_of_other_nodes_is_refused_under_each_seed(
     first: str, second: str, sites: MakeSites, frozen: str
@@ -64,10 +46,10 @@ def test_a_second_run_of_other_nodes_is_refused_under_each_seed(
 
 def test_the_difference_is_what_a_node_alone_has(run_inline: InlineRun) -> None:
     """Of two simulated runs, whose nodes remember nothing of each other."""
-    alone = run_inline(nodes=4, rounds=1, method="fed3r", set=SHORT).folder / "nodes" / "00003.safetensors"
+    alone = run_inline(f"method=fed3r rounds=1 {SHORT}").folder / "nodes" / "00003.safetensors"
     words = f"{SHORT} federation.secure_sums=on"
-    whole = sums_of(run_inline(nodes=4, rounds=1, method="fed3r", set=words))
-    part = sums_of(run_inline(nodes=4, rounds=1, method="fed3r", set=words, grid=lost(1, MessageType.TRAIN)))
+    whole = run_inline(f"rounds=1 method=fed3r {words}").kept("state")
+    part = run_inline(f"rounds=1 method=fed3r {words}", grid=LAST_LOST).kept("state")
     for name, array in load_file(alone).items():
         assert array.any() and np.array_equal(whole[name] - part[name], array)
 
@@ -75,10 +57,10 @@ def test_the_difference_is_what_a_node_alone_has(run_inline: InlineRun) -> None:
 def test_a_round_of_one_node_less_is_refused(run_inline: InlineRun) -> None:
     """The head is another one in round 2, and with it the weights that are sent."""
     words = f"{SHORT} federation.secure_sums=on"
-    whole = run_inline(nodes=4, rounds=2, method="fed3r", set=words)
+    whole = run_inline(f"method=fed3r rounds=2 {words}")
     assert [line["nodes"] for line in whole.rounds] == [[0, 1, 2, 3]] * 2
     with pytest.raises(FederationError, match=f"(?s)^round 2: .*{REFUSED}"):
-        run_inline(nodes=4, rounds=2, method="fed3r", set=words, grid=lost(2, MessageType.TRAIN))
+        run_inline(f"method=fed3r rounds=2 {words}", grid=changing(lost, "train", [3], [2]))
 
 
 def test_statistics_of_a_layer_that_no_weight_has_moved_are_refused(run_inline: InlineRun) -> None:
@@ -88,4 +70,4 @@ def test_statistics_of_a_layer_that_no_weight_has_moved_are_refused(run_inline: 
         "evaluate.bn=[averaged,retaken] federation.secure_sums=on aggregation.weights=equal evaluate.bn_images=40"
     )
     with pytest.raises(FederationError, match=f"(?s)^round 2: .*{REFUSED}"):
-        run_inline(nodes=4, rounds=2, method="fedavg", set=words, grid=lost(2, MessageType.EVALUATE))
+        run_inline(f"method=fedavg rounds=2 {words}", grid=changing(lost, "evaluate", [3], [2]))

@@ -72,7 +72,6 @@ def executor(
     (tmp_path / "signs.py").write_text(PROGRAM.replace("STATED", repr(STATED.written())))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{APP_PATH}")
     program = [sys.executable, "-P", "-c", COLD]
-    forks.end()  # one of an earlier test has its own environment
     yield NodeExecutor(signer, warm=request.param == "warm", modules=["signs"], program=program)
     forks.end()
 

@@ -60,7 +60,7 @@ def lied(run_inline: InlineRun, method: str, lies_of: Sequence[Lie], given: str)
             reply.content["knowledge"] = encode(said | lies_of[asked["server-round"] - 1](said))
         return reply
 
-    return run_inline(nodes=5, rounds=3, method=method, set=given, grid=listening(lies))
+    return run_inline(f"method={method} nodes=5 rounds=3 {given}", grid=listening(lies))
 
 
 @pytest.mark.parametrize(("method", "lies"), [*each()])

@@ -77,7 +77,7 @@ def lied(run_inline: InlineRun, name: str, value: float, rounds: int, given: str
         return reply
 
     more = "train.epochs=1 dataset.domains=[scan]"
-    return run_inline(nodes=NODES, rounds=rounds, set=f"{more} {given}", grid=listening(lies))
+    return run_inline(f"nodes={NODES} rounds={rounds} {more} {given}", grid=listening(lies))
 
 
 def test_a_run_with_a_lying_loss_still_learns_from_the_others(run_inline: InlineRun) -> None:

@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Message, MessageType
 from guarded_node import run
 from real_node import AppOfNode
-from secure_sites import FOUR, MakeSites, lose_last, real_nodes
+from secure_sites import FOUR, LAST_LOST, MakeSites, real_nodes
 from support import InlineRun, listening
 
 from fedshift.site.deploy.exporting import NodeFolder
@@ -62,7 +62,7 @@ def test_statements_that_differ_from_node_to_node_make_no_sum(least: int, why: s
     """Each node is told that it alone has images; where that is allowed (``least``), masks do not cancel."""
     given = "train.epochs=1 allocation.share=0.05 evaluate.figures=false federation.secure_sums=on"
     with pytest.raises(FederationError, match=why):
-        run_inline(rounds=1, grid=listening(before=tamper), set=f"{given} federation.secure_sums_least={least}")
+        run_inline(f"rounds=1 {given} federation.secure_sums_least={least}", grid=listening(before=tamper))
 
 
 def test_unequal_nodes_are_refused_before_training_with_what_helps(sites: MakeSites) -> None:
@@ -84,7 +84,7 @@ def test_unequal_nodes_are_refused_before_training_with_what_helps(sites: MakeSi
 def test_nodes_that_are_lost_do_not_leave_one_alone(sites: MakeSites) -> None:
     """The server drops nodes after the deal: those that arrived must count as so many nodes too."""
     with pytest.raises(FederationError, match="the 3 nodes of a sum hide each other as"):
-        sites(FOUR).run(1, base=listening(lose_last), more="federation.secure_sums_least=3.5")
+        sites(FOUR).run(1, base=LAST_LOST, more="federation.secure_sums_least=3.5")
 
 
 def test_losses_weigh_as_weights_do_and_not_by_images_that_nothing_bounds(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from support import ask, federation, node
+from support import BUFFER, COUNT, ask, federation, node, with_buffers
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.feddyn import FedDynParams
@@ -16,7 +16,6 @@ from fedshift_strategies.methods.feddyn import FedDynStrategy
 
 ALPHA, M = 0.05, 4
 NODES = [node(i, counts=(i + 1, 0, 1)) for i in range(M)]
-BUFFER, COUNT = "bn.running_var", "bn.num_batches_tracked"
 
 
 @pytest.fixture(autouse=True)
@@ -29,23 +28,18 @@ def server(**params: Any) -> FedDynStrategy:
     return FedDynStrategy(federation(buffers=(BUFFER,)), given, lambda *result: None)
 
 
-def weights(seed: int) -> Arrays:
-    rng = np.random.default_rng(seed)
-    drawn: Arrays = {"w": rng.normal(size=(3, 2)).astype(np.float32), "b": rng.normal(size=2).astype(np.float32)}
-    return drawn | {BUFFER: rng.uniform(1, 2, 2).astype(np.float32), COUNT: np.array(10 * seed)}
-
-
 def update(of: Node, arrays: Arrays) -> Update:
     return Update(of, encode(arrays), {}, of.num_examples, {})
 
 
 def test_rounds_against_the_paper() -> None:
     """h <- h - alpha/m sum (w_n - w^t), w^{t+1} = mean - h / alpha, in float64, parameter by parameter."""
-    made, sent = server(), weights(0)
+    made, sent = server(), with_buffers(0)
     h = {name: np.zeros(sent[name].shape) for name in ("w", "b")}
     for server_round, who in enumerate([(0, 1, 2, 3), (1, 3), (2,), (0, 2, 3)], start=1):
         came = {
-            i: {n: (a + weights(10 * server_round + i)[n] / 10).astype(a.dtype) for n, a in sent.items()} for i in who
+            i: {n: (a + with_buffers(10 * server_round + i)[n] / 10).astype(a.dtype) for n, a in sent.items()}
+            for i in who
         }
         made._global = encode(sent)
         updates = [update(NODES[i], arrays) for i, arrays in came.items()]
@@ -74,9 +68,9 @@ def test_alpha_by_images_is_sent_to_nodes_that_train() -> None:
 
 @pytest.mark.parametrize("scores", ["cloud", "mean"])
 def test_what_is_scored_and_that_training_does_not_depend_on_it(scores: str) -> None:
-    made, plain, sent = server(scores=scores), server(), encode(weights(0))
+    made, plain, sent = server(scores=scores), server(), encode(with_buffers(0))
     for server_round in (1, 2):
-        came = [weights(10 * server_round + n.index) for n in NODES[:3]]
+        came = [with_buffers(10 * server_round + n.index) for n in NODES[:3]]
         updates = [update(n, arrays) for n, arrays in zip(NODES, came, strict=False)]
         for of in (made, plain):
             of._global = sent

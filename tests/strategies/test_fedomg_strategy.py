@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from support import federation, node
+from support import BUFFER, COUNT, federation, node, with_buffers
 from torch import nn, optim, tensor
 
 from fedshift_core.arrays import Arrays
@@ -14,7 +14,6 @@ from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.fedomg import SMALL, FedOMGStrategy, least, mixture
 
-BUFFER, COUNT = "bn.running_var", "bn.num_batches_tracked"
 NODES = [node(i, counts=(i + 1, 0, 1)) for i in range(3)]
 
 
@@ -24,16 +23,10 @@ def server(**params: float) -> FedOMGStrategy:
     )  # fmt: skip
 
 
-def weights(seed: int) -> Arrays:
-    rng = np.random.default_rng(seed)
-    drawn: Arrays = {"w": rng.normal(size=(3, 2)).astype(np.float32), "b": rng.normal(size=2).astype(np.float32)}
-    return drawn | {BUFFER: rng.uniform(1, 2, 2).astype(np.float32), COUNT: np.array(10 * seed)}
-
-
 def updates(sent: Arrays) -> list[Update]:
     collected = []
     for n in NODES:
-        change = weights(50 + n.index)
+        change = with_buffers(50 + n.index)
         arrays = {name: (array + (1 + n.index) * change[name] / 10).astype(array.dtype) for name, array in sent.items()}
         collected.append(Update(n, encode(arrays), {}, n.num_examples, {}))
     return collected
@@ -42,7 +35,7 @@ def updates(sent: Arrays) -> list[Update]:
 @pytest.mark.parametrize("kappa", [0.25, 0.5, 2.0])
 def test_a_merge_against_the_equations(kappa: float) -> None:
     """With the weights Gamma that the next test holds against torch's."""
-    made, sent = server(kappa=kappa, server_lr=0.7), weights(0)
+    made, sent = server(kappa=kappa, server_lr=0.7), with_buffers(0)
     made._global = encode(sent)
     came = updates(sent)
     q = made.node_weights(came)

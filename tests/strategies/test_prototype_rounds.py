@@ -7,9 +7,11 @@ import pytest
 from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from support import after_rounds, ask, new_strategy, node
 from support import update as prototypes_of_a_node
 
+from fedshift_core.clustering import finch_groups
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.updates import Update
 from fedshift_strategies.methods.fedcode import FedCodeStrategy
@@ -19,6 +21,7 @@ from fedshift_strategies.methods.fedproto import FedProtoStrategy
 from fedshift_strategies.methods.fedseproto import FedSeProtoStrategy
 from fedshift_strategies.methods.fpl import FPLStrategy
 from fedshift_strategies.methods.i2pfl import I2PFLStrategy
+from fedshift_strategies.methods.prototypes import mean_prototypes
 
 C, D = 3, 2
 #: Those whose global prototype is the plain mean over the nodes that hold a class.
@@ -97,3 +100,44 @@ def test_fedseproto_averages_weights_by_number_of_images() -> None:
     """Eq. 16: 3 and 9 images give 1/4 and 3/4."""
     updates = [update([[1.0, 1.0]] * C, [n] * C, i) for i, n in enumerate((1, 3))]
     assert new_strategy(FedSeProtoStrategy).weights(updates) == [0.25, 0.75]
+
+
+# --- prototypes of many nodes -------------------------------------------------------------------------
+
+# --- stacking and averaging ------------------------------------------------------------------------
+
+
+@given(m=st.integers(1, 5), c=st.integers(1, 4), d=st.integers(1, 4), seed=st.integers(0, 10**6))
+@settings(max_examples=50)
+def test_mean_against_numpy(m: int, c: int, d: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p = rng.normal(size=(m, c, d)).astype(np.float32)
+    holds = rng.random(size=(m, c)) < 0.6
+    mu, held = mean_prototypes(p, holds)
+    assert held.tolist() == holds.any(axis=0).tolist()
+    wanted = np.ma.masked_array(p, np.repeat(~holds[:, :, None], d, axis=2)).mean(axis=0, dtype=np.float64).filled(0)
+    np.testing.assert_allclose(mu, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_mean_of_large_numbers_does_not_lose_the_small_ones() -> None:
+    # In float32, 2**24 + 1 + 1 - 2**24 is 0; in float64 the mean is exactly 1/2.
+    p = np.array([2**24, 1, 1, -(2**24)], dtype=np.float32).reshape(4, 1, 1)
+    assert mean_prototypes(p, np.ones((4, 1), bool))[0].tolist() == [[0.5]]
+
+
+# --- FINCH -----------------------------------------------------------------------------------------
+
+
+def groups_of(points: NDArray[np.float32]) -> set[frozenset[int]]:
+    return {frozenset(group.tolist()) for group in finch_groups(points)}
+
+
+def test_finch_takes_the_coarsest_partition() -> None:
+    # Two bundles around the first and the last axis, each of two pairs. Cosine distances within a bundle:
+    # in a pair 1 - 25.2 / 26.01 = 0.031, across pairs 1 - 25 / 26.01 = 0.039: the first partition has four
+    # pairs. Their means are 1 - 25 / 25.605 = 0.024 apart, so the second has the two bundles; a third
+    # would be all in one, which FINCH does not return.
+    sides = np.array([[1, 0.1, 0, 0], [0.1, 1, 0, 0], [0, 0, 1, 0.1], [0, 0, 0.1, 1]])
+    far, near = np.full((4, 1), 5.0), np.zeros((4, 1))
+    points = np.vstack([np.hstack([far, sides, near]), np.hstack([near, sides, far])]).astype(np.float32)
+    assert groups_of(points) == {frozenset(range(4)), frozenset(range(4, 8))}

@@ -58,7 +58,6 @@ def begin(modules: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         )
     if _env != (env or {}):
         end()
-        _env.clear()
         _env.update(env or {})
     context.set_forkserver_preload(list(modules))
     resource_tracker.ensure_running()  # without the mark of a group, which ends its processes while this one goes on
@@ -67,8 +66,9 @@ def begin(modules: Sequence[str], env: Mapping[str, str] | None = None) -> None:
 
 
 def end() -> None:
-    """End the fork server, whose processes have ended."""
+    """End the fork server, whose processes have ended, and forget its environment."""
     server: Any = forkserver._forkserver
+    _env.clear()
     with contextlib.suppress(ChildProcessError, TypeError):  # somebody has waited for it, or it never began
         if os.waitpid(server._forkserver_pid, os.WNOHANG) == (0, 0):
             os.kill(server._forkserver_pid, signal.SIGKILL)

@@ -90,7 +90,7 @@ def test_it_goes_over_any_method_and_changes_what_is_trained(
     method: str, setting: str, more: str, run_inline: InlineRun
 ) -> None:
     text = f"{FEW} {'' if 'modules=' in setting else 'modules=[mixstyle]'} {setting} {more} {M}probability="
-    plain, mixing = (run_inline(nodes=2, method=method, rounds=2, set=f"{text}{p}") for p in (0.0, 1.0))
+    plain, mixing = (run_inline(f"method={method} nodes=2 rounds=2 {text}{p}") for p in (0.0, 1.0))
     losses, others = (run.rounds[-1]["losses"] for run in (plain, mixing))
     assert losses.keys() == others.keys() and losses["loss/ce"] != others["loss/ce"]
     assert plain.results["weights_sha256"] != mixing.results["weights_sha256"]

@@ -16,9 +16,7 @@ Anything: Any = fs
 SHORT = "train.epochs=1 allocation.share=0.06"
 
 
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +54,7 @@ def test_a_batch_is_a_whole_number_as_the_commands(batch: object) -> None:
 
 
 def test_a_model_refuses_what_it_has_no_scores_of(finished_run: InlineRun) -> None:
-    model: Any = fs.load(finished_run(rounds=2, set=SHORT).folder).model()
+    model: Any = fs.load(finished_run(f"rounds=2 {SHORT}").folder).model()
     for function, shape in ((model, (3, 32, 32)), (model.scores, (1, 3, 64, 64))):
         with refused(fs.ConfigError, "images", "(B, 3, 32, 32)", shape):
             function(torch.zeros(shape))
@@ -68,7 +66,7 @@ def test_a_model_refuses_what_it_has_no_scores_of(finished_run: InlineRun) -> No
 
 @pytest.mark.parametrize("exif", ["ignore", "apply"])
 def test_an_image_opened_by_pillow_is_turned_as_its_file_is(exif: str, finished_run: InlineRun, tmp_path: Path) -> None:
-    model: Any = fs.load(finished_run(rounds=2, set=f"{SHORT} dataset.exif={exif}").folder).model()
+    model: Any = fs.load(finished_run(f"rounds=2 {SHORT} dataset.exif={exif}").folder).model()
     pixels = np.random.default_rng(0).integers(0, 256, (40, 24, 3), np.uint8)
     orientation = Image.Exif()
     orientation[274] = 6

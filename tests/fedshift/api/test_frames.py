@@ -10,7 +10,7 @@ SHORT = "train.epochs=1 allocation.share=0.06"
 
 
 def test_rounds_are_rows_by_domain(finished_run: InlineRun) -> None:
-    run = fs.load(finished_run(rounds=2, set=SHORT).folder)
+    run = fs.load(finished_run(f"rounds=2 {SHORT}").folder)
     frame = run.metrics
     assert list(frame.columns[:4]) == ["round", "domain", "accuracy", "test_loss"]
     assert len(frame) == 2 * 4
@@ -20,7 +20,7 @@ def test_rounds_are_rows_by_domain(finished_run: InlineRun) -> None:
 
 
 def test_a_comparison_is_rows_by_method_or_by_seed(finished_run: InlineRun) -> None:
-    runs = [fs.load(finished_run(rounds=2, method=name, set=SHORT).folder) for name in ("fedavg", "fedprox")]
+    runs = [fs.load(finished_run(f"method={name} rounds=2 {SHORT}").folder) for name in ("fedavg", "fedprox")]
     table = fs.compare(runs)
     frame = table.frame().set_index("method")
     assert frame.loc["fedprox", "AVG"] == pytest.approx(runs[1].results.avg)

@@ -53,10 +53,9 @@ for word in sys.argv[1:]:
 
 
 @pytest.fixture(autouse=True)
-def _others_know_nothing_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    monkeypatch.setenv("FEDSHIFT_CACHE", str(tmp_path / "cache" / "images"))
+def _others_know_nothing_of_it(monkeypatch: pytest.MonkeyPatch, here: Path) -> Any:
+    monkeypatch.setenv("FEDSHIFT_CACHE", str(here / "cache" / "images"))
     monkeypatch.setenv(plugins.ALLOWED, "")
-    monkeypatch.chdir(tmp_path)
     yield
     extensions.forget()
 

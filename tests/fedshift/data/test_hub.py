@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import subprocess
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from hub_server import SHA, Hub, serving
 from PIL import Image
-from support import APP_PATH, ran
+from support import Command
 
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve, resolve_dataset
@@ -24,11 +23,12 @@ from fedshift_datasets.base import Source
 from fedshift_datasets.io import fetched
 from fedshift_datasets.sets import domainnet, isic, pacs
 
-pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
+constants = pytest.importorskip("huggingface_hub.constants", reason="the extra hub is not installed")
 pa = pytest.importorskip("pyarrow", reason="the extra hub is not installed")
 
 Row = dict[str, Any]
 Get = Callable[..., str]
+URLS = {name: getattr(constants, name) for name in ("ENDPOINT", "HUGGINGFACE_CO_URL_TEMPLATE")}
 TEST, TRAIN = (f"data/{split}-00000-of-1.parquet" for split in ("test", "train"))
 
 
@@ -69,24 +69,31 @@ def row(number: int, label: int | str, domain: int | str, kind: str = "PNG", **o
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(fetched.HUB_DIR, str(tmp_path / "sets"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     return tmp_path / "sets"
 
 
 @pytest.fixture
-def get(home: Path) -> Get:
+def get(home: Path, fedshift: Command, monkeypatch: pytest.MonkeyPatch) -> Get:
     """Return a function that runs ``fedshift get`` against a hub, or none, without a terminal."""
 
     def run(hub: Hub | None, *words: str, problem: str = "") -> str:
-        env = {"PYTHONPATH": APP_PATH, "HF_HUB_DISABLE_XET": "1"}
         with serving(hub) if hub else contextlib.nullcontext("http://127.0.0.1:9") as endpoint:
-            env["HF_ENDPOINT"] = endpoint
-            done = ran("-m", "fedshift", "get", *words, env=env, stdin=subprocess.DEVNULL, timeout=120)
-        assert bool(done.returncode) is bool(problem) and problem in done.stderr, done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stdout
+            for name, url in URLS.items():
+                monkeypatch.setattr(constants, name, url.replace(constants._HF_DEFAULT_ENDPOINT, endpoint))
+            done = fedshift("get", *words)
+        assert bool(done.code) is bool(problem) and problem in done.err, done.err
+        return done.out
 
     return run
+
+
+def mend(hub: Hub, part: str, folder: Path) -> None:
+    """Let the hub state what a file has, and the record what it states."""
+    hub.lie.clear()
+    record = fetched.read(folder)
+    assert record is not None
+    whole = record.with_part(part, fetched.Part(sha256=hub.digest(part)))
+    (folder / fetched.RECORD).write_text(whole.model_dump_json())
 
 
 @pytest.fixture
@@ -131,9 +138,7 @@ def test_files_of_which_some_are_written_are_not_fetched_again(home: Path, get: 
     assert record and not record.whole and record.images == 6
     with pytest.raises(ConfigError, match=r"dataset\.hub: me/mine"):
         resolve_dataset("folders", "", ["dataset.hub=me/mine"])
-    hub.lie.clear()
-    whole = record.with_part(TRAIN, fetched.Part(sha256=hub.digest(TRAIN)))
-    (home / "me--mine" / fetched.RECORD).write_text(whole.model_dump_json())
+    mend(hub, TRAIN, home / "me--mine")
     get(hub, "me/mine")
     assert [name for name, _ in hub.asked].count(TEST) == 1
 
@@ -219,13 +224,7 @@ def test_folders_in_zip_files(home: Path, get: Get, *, together: bool) -> None:
     hub = Hub("me/vlcs", {name: zipped(members) for name, members in files.items()})
     hub.lie.add(last := [*files][-1])
     get(hub, "me/vlcs", "--accept", problem="SHA-256")
-    hub.lie.clear()
-    folder = home / "me--vlcs"
-    record = fetched.read(folder)
-    assert record
-    (folder / fetched.RECORD).write_text(
-        record.with_part(last, fetched.Part(sha256=hub.digest(last))).model_dump_json()
-    )
+    mend(hub, last, folder := home / "me--vlcs")
     assert "24 images" in get(hub, "me/vlcs")
     written = {path.parent.relative_to(folder).as_posix(): set[bytes]() for path in folder.glob("*/*/*/*")}
     for path in folder.glob("*/*/*/*"):

@@ -36,7 +36,7 @@ def test_the_two_lines_open_what_a_run_has_trained(
     run_inline: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = f"model.name={NETWORK} allocation.share=0.05 train.epochs=1 dataset.domains=[scan,sketch]"
-    run = run_inline(rounds=1, nodes=2, set=given)
+    run = run_inline(f"nodes=2 rounds=1 {given}")
     folder, exported = library.save(Wanted(run.folder, "safetensors"), "torchvision")
     assert folder == run.folder / "model-torchvision"
     about = json.loads((folder / "about.json").read_text())

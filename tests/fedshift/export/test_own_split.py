@@ -14,11 +14,10 @@ from fedshift_core.errors import ConfigError
 
 
 @pytest.fixture
-def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    noise_sites(tmp_path / "images", 20)
+def images(here: Path) -> Path:
+    noise_sites(here / "images", 20)
     init_files.init("mine", ["data-dir=images"])
-    return tmp_path / "images"
+    return here / "images"
 
 
 @pytest.fixture

@@ -37,20 +37,20 @@ WEIGHTS = "checkpoint/weights-00001.safetensors"
 
 @pytest.fixture(scope="module")
 def fedavg(shared_run: InlineRun) -> Run:
-    return shared_run(method="fedavg", rounds=1, set=QUICK)
+    return shared_run(f"method=fedavg rounds=1 {QUICK}")
 
 
 @pytest.fixture(scope="module")
 def fedbn(shared_run: InlineRun) -> Run:
     """A run whose BatchNorm is each node's own."""
-    return shared_run(method="fedbn", rounds=1, set=QUICK)
+    return shared_run(f"method=fedbn rounds=1 {QUICK}")
 
 
 @pytest.fixture(scope="module")
 def fedproto(shared_run: InlineRun) -> Run:
     """A run that shares no weight and classifies by the nearest prototype, on two networks."""
     given = f'{QUICK} method.predict_by=prototype model.name=cnn model.per_node=["cnn","cnn_bn"]'
-    return shared_run(method="fedproto", rounds=1, set=given)
+    return shared_run(f"method=fedproto rounds=1 {given}")
 
 
 @pytest.fixture

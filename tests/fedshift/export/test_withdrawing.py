@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message, MessageType
 from real_federation import federation
 from refusals import refused
 from safetensors.numpy import load_file
 from secure_sites import FOUR, Sites, real_nodes
-from support import ROOT, Command, InlineRun, Run, listening, ran
+from support import ROOT, Command, InlineRun, Run, ran
+from traffic import changing, lost
 
 from fedshift.export import withdrawing
 from fedshift.run.launch import credentials
@@ -41,22 +41,12 @@ def same(first: Path, second: Path) -> None:
         assert [name for name in arrays if arrays[name].tobytes() != expected[name].tobytes()] == []
 
 
-def without(lost: int) -> Any:
-    """Return a grid in which a node's training is lost."""
-
-    def reply_of(message: Message, reply: Message) -> Message | None:
-        trains = message.metadata.message_type == MessageType.TRAIN
-        return None if trains and message.content.config_records["config"]["node-index"] == lost else reply
-
-    return listening(reply_of)
-
-
 # --- sums that the run kept ------------------------------------------------------------------------------
 
 
 def test_a_node_withdraws_and_nothing_of_it_is_left(run_inline: InlineRun, fedshift: Command, tmp_path: Path) -> None:
-    run = run_inline(nodes=4, rounds=1, method="fed3r", set=FEW)
-    never = run_inline(nodes=4, rounds=1, method="fed3r", set=FEW, grid=without(1))
+    run = run_inline(f"method=fed3r rounds=1 {FEW}")
+    never = run_inline(f"method=fed3r rounds=1 {FEW}", grid=changing(lost, "train", [1]))
     before, text = run.folder, json.dumps(sorted(str(path) for path in run.folder.rglob("*")))
     dry = fedshift("withdraw", run.folder, "node=texture", "--dry-run")
     assert dry.code == 0 and "node 1 (texture)" in dry.out and "nodes" in dry.out
@@ -90,9 +80,9 @@ def test_a_node_withdraws_and_nothing_of_it_is_left(run_inline: InlineRun, fedsh
 
 
 def test_what_cannot_withdraw_is_refused_and_nothing_changes(run_inline: InlineRun, tmp_path: Path) -> None:
-    run = run_inline(nodes=4, rounds=1, method="fed3r", set=FEW)
-    trained = run_inline(nodes=4, rounds=1, method="fedavg", set=FEW)
-    averaged = run_inline(nodes=4, rounds=1, method="fedcgs", set=FEW)
+    run = run_inline(f"method=fed3r rounds=1 {FEW}")
+    trained = run_inline(f"method=fedavg rounds=1 {FEW}")
+    averaged = run_inline(f"method=fedcgs rounds=1 {FEW}")
     changed = averaged.folder / "checkpoint" / "state-00001.safetensors"
     for folder, words, named in (
         (run, ["node=9"], ("9", "0 (scan)")),
@@ -257,7 +247,7 @@ def test_of_four_supernodes_with_secure_sums_one_withdraws(run_inline: InlineRun
         ):  # fmt: skip
             ended = ran("-m", "fedshift", *words, cwd=tmp_path, env=made.own)
             assert ended.returncode == 0, f"{said}\n{ended.stderr}"
-    never = run_inline(nodes=4, rounds=1, method="fed3r", set=images, grid=without(0))
+    never = run_inline(f"method=fed3r rounds=1 {images}", grid=changing(lost, "train", [0]))
     state, expected = kept(run, "state"), kept(never.folder, "state")
     assert state.pop("members").tolist() == expected.pop("nodes").tolist() == [1, 2, 3]
     assert {name: array.tobytes() for name, array in state.items()} == {

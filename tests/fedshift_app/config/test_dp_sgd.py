@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from killing import KillAt, resume, start
 from refusals import refused
-from safetensors.numpy import load_file
 from support import InlineRun, phase, server_feature
 from traffic import Pair, changing, lost, noting, numbers
 from words import config as config_of
@@ -106,7 +104,7 @@ def test_repeated_rounds_of_a_resumed_run_spend_again(tmp_path: Path, capsys: An
     assert epsilons == pytest.approx([one, two, four])
     assert run.results["privacy"]["largest"] == pytest.approx(four) and four > 8
     assert f"epsilon is {four:.3g}" in capsys.readouterr().out
-    assert yaml.safe_load((run.folder / "config.yaml").read_text())["resumed"][0]["repeats"] == 1
+    assert run.config["resumed"][0]["repeats"] == 1
     with pytest.raises(ConfigError, match="is finished"):
         resume(tmp_path)
 
@@ -134,7 +132,7 @@ def test_no_other_run_repeats_the_noise(run_inline: InlineRun) -> None:
     for run in runs:
         first, last = (max(line["privacy"]["epsilon"].values()) for line in run.rounds)
         assert first < 7.9 < last <= 8
-    one, other = (load_file(run.folder / "checkpoint" / "weights-00002.safetensors") for run in runs)
+    one, other = (run.weights for run in runs)
     trained = [name for name in one if name.startswith("classifier")]
     assert trained and not any(np.array_equal(one[name], other[name]) for name in trained)
 

@@ -181,13 +181,10 @@ def check_message(message: str) -> None:
 
 
 @pytest.mark.parametrize("part", [pytest.param(i, marks=[] if i == 0 else pytest.mark.long) for i in range(PARTS)])
-def test_whatever_is_written_resolves_or_is_reported(
-    part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_whatever_is_written_resolves_or_is_reported(part: int, here: Path) -> None:
     rng, keys, refused = random.Random(part), words(), 0
     for number in range(CASES):
-        given = case(rng, tmp_path, keys)
+        given = case(rng, here, keys)
         try:
             if message := tried(given):
                 check_message(message)
@@ -339,11 +336,10 @@ def test_a_demo_refuses_what_it_cannot_hold_to(argument: str) -> None:
     ids=lambda typed: ascii(typed[:40]),
 )  # fmt: skip
 def test_no_command_answers_a_mistake_with_a_traceback(
-    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedshift: Command
+    typed: str, here: Path, monkeypatch: pytest.MonkeyPatch, fedshift: Command
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(orphans, "leftovers", list)  # `status` names what tests next to this one left
     code, out, err = fedshift(*typed.split())
     assert (code, out) == (1, "")
     check_message(err)
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []

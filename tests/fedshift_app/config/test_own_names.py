@@ -80,10 +80,9 @@ def test_what_is_wrong_is_reported_in_a_line(hospital: str, typed: str) -> None:
 
 
 def test_a_folder_in_place_of_an_experiment_or_a_data_set_is_answered_with_what_to_give(
-    hospital: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hospital: str, here: Path
 ) -> None:
     """The file that ``fedshift init`` wrote there, a run's configuration, or a new experiment."""
-    monkeypatch.chdir(tmp_path)
     for name in ("shapes/shapes.yaml", "runs/a run/config.yaml", "two/a.yaml", "two/b.yaml", "images/site/x/1.png"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).touch()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from flwr.app import Message
 from refusals import refused
-from safetensors.numpy import load_file
 from support import InlineRun, on_images
 from traffic import changing, numbers
 from words import config as config_of
@@ -63,7 +62,7 @@ def test_the_noise_has_the_deviation_that_is_reported_and_nothing_travels_next_t
     for update in flat:  # the clipped part has norm 0.5 in all
         assert update.std() == pytest.approx(noise, rel=0.02)
     assert abs(np.corrcoef(flat[0], flat[1])[0, 1]) < 0.02
-    weights = load_file(run.folder / "checkpoint" / "weights-00001.safetensors")
+    weights = run.weights
     assert all(np.isfinite(array).all() for array in weights.values())
     for _, _, reply in heard:
         assert [*numbers(reply)] == ["num-examples"] and not reply.content.array_records["knowledge"]

@@ -8,7 +8,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from refusals import refused
 from support import node as node_of
-from support import phase, server_feature
+from support import scored_round, server_feature
 
 from fedshift_app.features.figures import server as counting
 from fedshift_app.features.figures.node import count
@@ -16,9 +16,6 @@ from fedshift_app.flower.internals import identify_process
 from fedshift_core.limits import Refused
 from fedshift_core.wire.counts import MOST_CLASSES, Counts
 from fedshift_core.wire.records import encode
-from fedshift_strategies.features.base import Scoring
-from fedshift_strategies.features.catalog import Around
-from fedshift_strategies.federation.evaluation import Evaluation
 from fedshift_strategies.federation.nodes import Node
 
 C, N = 4, 30
@@ -106,9 +103,7 @@ def answer(counts: Counts | None, node: Any) -> Message:
 def counted(nodes: list[Node], replies: list[Message], problems: list[tuple[Node, str]], **more: Any) -> dict[str, Any]:
     """Return what a round counts by domain of replies with these problems."""
     feature = server_feature(counting.CountedFigures, domains=("scan",), num_classes=C)
-    scoring = phase(Scoring, nodes)
-    around = Around([(feature.name, feature.on_scores(scoring))])
-    evaluation = scoring.evaluation = Evaluation(("scan",), nodes, personal=False, extras=around.asked, **more)
+    evaluation, around, scoring = scored_round(feature, ("scan",), nodes, personal=False, **more)
     evaluation.first()
     assert around.options(nodes[0]) == ({} if more else {"figures": True})
     assert evaluation.read(replies) == problems

@@ -40,8 +40,8 @@ def test_a_run_trains_on_the_weights_and_scores_and_keeps_the_average(run_inline
                 scored.append(decode(message.content.array_records["arrays"]))
             return reply
 
-    plain = run_inline(rounds=3, set=ALL)
-    run = run_inline(rounds=3, set=f"{ALL} server.ema={D}", grid=Grid)
+    plain = run_inline(f"rounds=3 {ALL}")
+    run = run_inline(f"rounds=3 {ALL} server.ema={D}", grid=Grid)
     assert [line["losses"] for line in run.rounds] == [line["losses"] for line in plain.rounds]
     trained = [arrays_of(plain, "weights", number) for number in (1, 2, 3)]
     per_round = len(scored) // 3

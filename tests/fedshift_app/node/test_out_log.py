@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from real_node import RUN_ID, SHORT, AppOfNode
-from support import InlineRun
+from support import InlineRun, json_lines
 
 from fedshift.site import log
 from fedshift.site.deploy.exporting import NodeFolder
@@ -40,7 +40,7 @@ def where() -> Path:
 
 
 def lines() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (where() / LOG_FILE).read_text().splitlines()]
+    return json_lines(where() / LOG_FILE)
 
 
 def hashed(value: Any) -> tuple[int, str]:
@@ -156,7 +156,7 @@ def test_a_run_with_noise_logs_what_a_reply_spends(folder: NodeFolder) -> None:
 
 
 def test_nodes_of_a_simulation_log_nothing(run_inline: InlineRun) -> None:
-    run_inline(nodes=2, rounds=1, set=f"{SHORT} allocation.share=0.05")
+    run_inline(f"nodes=2 rounds=1 {SHORT} allocation.share=0.05")
     assert not state_folder.state_dir().exists()
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 from support import InlineRun
 
@@ -48,7 +47,7 @@ def test_a_run_on_a_users_own_images(run_inline: InlineRun, data: Path) -> None:
     run = run_inline(dataset="folders", data_dir=str(data), nodes=2, rounds=1, set=text)
     assert set(run.rounds[0]["accuracy"]) == {"Aachen", "Bonn"}
     assert run.rounds[0]["validation"]
-    content = yaml.safe_load((run.folder / "config.yaml").read_text())["resolved"]["dataset"]
+    content = run.config["resolved"]["dataset"]
     assert (content["domains"], content["classes"]) == (["Aachen", "Bonn"], list(KINDS))
     (skipped,) = json.loads((run.folder / "skipped.json").read_text())
     assert (skipped["domain"], Path(skipped["file"]).name) == ("Aachen", "4.png")

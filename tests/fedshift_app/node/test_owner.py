@@ -1,6 +1,5 @@
 """A node does what its owner's policy allows, whatever the run asks for: its app called directly, and whole runs."""
 
-import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -402,9 +401,8 @@ def file_of(tmp_path: Path, policy: str) -> str:
     return str(file)
 
 
-def events(run: Any, name: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
-    return [line for line in lines if line.get("event") == name]
+def all_take_part(run: Run) -> bool:
+    return all(line["nodes"] == [0, 1, 2] and not line["left_out"] for line in run.rounds)
 
 
 def test_a_run_goes_on_without_the_node_whose_owner_refuses(deployed: Any, tmp_path: Path) -> None:
@@ -428,18 +426,18 @@ def test_a_node_that_has_trained_enough_today_is_left_out_and_still_scores(deplo
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2], [0, 1]]
     (reason,) = run.rounds[1]["left_out"]
     assert reason.startswith("node 2 (sketch): ") and "rounds" in reason
-    assert [line["node"] for line in events(run, "declined")] == [2]
+    assert [line["node"] for line in run.events("declined")] == [2]
     assert all(line["accuracy"]["sketch"] is not None for line in run.rounds)
 
 
 def test_the_server_weighs_by_the_images_that_are_trained_on(deployed: Any) -> None:
     run = deployed("strict", "strict", "strict", method="fpl")
-    assert all(line["nodes"] == [0, 1, 2] and not line["left_out"] for line in run.rounds)
+    assert all_take_part(run)
     for node in run.results["nodes"]:
         assert not any(0 < count < 5 for count in node["class_counts"])
         assert node["num_examples"] == sum(node["class_counts"])
     assert run.results["nodes"][0]["class_counts"][FEW_CLASS] == 0
-    assert {line["node"] for line in events(run, "withheld")} == {0, 1, 2}
+    assert {line["node"] for line in run.events("withheld")} == {0, 1, 2}
     assert not any(run.results["figures"]["domains"].values())
 
 
@@ -448,13 +446,13 @@ def test_a_server_takes_rounded_scores(rule: str, deployed: Any) -> None:
     """Of test, validation and training images, of the nodes' own models, and figures with intervals."""
     more = f"aggregation.weights={rule} allocation.validation_fraction=0.2 evaluate.client_models=every"
     run = deployed("strict", "strict", "strict", more=f"{more} evaluate.site_figures=true")
-    assert all(line["nodes"] == [0, 1, 2] and not line["left_out"] for line in run.rounds)
+    assert all_take_part(run)
     assert len(run.results["site_figures"]["sites"]) == 3
     assert all(number is not None for number in run.rounds[-1]["validation"].values())
 
 
 def test_scores_of_few_images_are_missing_and_nobody_is_left_out(deployed: Any) -> None:
     run = deployed("strict", "strict", "open", more="allocation.validation_fraction=0.05 evaluate.client_models=every")
-    assert all(line["nodes"] == [0, 1, 2] and not line["left_out"] for line in run.rounds)
+    assert all_take_part(run)
     validation = run.rounds[-1]["validation"]
     assert (validation["scan"], validation["texture"]) == (None, None) and validation["sketch"] is not None

@@ -181,10 +181,6 @@ class Restarting(ListeningGrid):
         return reply
 
 
-def lines_of(run: Run) -> list[dict[str, Any]]:
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in run.rounds]
-
-
 def test_private_parts_outlive_the_supernodes_process(
     tmp_path: Path, four: list[dict[str, Any]], on_real_nodes: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +194,7 @@ def test_private_parts_outlive_the_supernodes_process(
         monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / f"state-{number}"))
         monkeypatch.setattr(StateStore, "recall", read)
         runs.append(on_real_nodes(four, grid=grid, **FLAT))
-    whole, restarted, forgot = map(lines_of, runs)
+    whole, restarted, forgot = (run.timeless for run in runs)
     assert whole == restarted != forgot  # because the parts are on disk
     assert runs[0].results["weights_sha256"] == runs[1].results["weights_sha256"]
     assert all("node 1 (sketch)" in line["started_anew"][0] for line in forgot)  # ... and the loss is recorded
@@ -250,7 +246,7 @@ def test_a_deployment_is_resumed_from_the_nodes_own_disks(
         return str(folder)
 
     run = on_real_nodes(four, experiment="", resume=interrupted(0))
-    assert lines_of(run) == lines_of(whole)
+    assert run.timeless == whole.timeless
     assert run.results["weights_sha256"] == whole.results["weights_sha256"]
     folder = interrupted(1)
     for file in (state_folder.state_dir() / "node-2").rglob("round-00002-*"):

@@ -70,7 +70,7 @@ def test_a_run_is_measured_resumed_and_repeated_with_its_choice(
         said.add((message.metadata.message_type, train["precision"], train["arithmetic"]))
         return reply
 
-    run = run_inline(nodes=2, rounds=2, set=SHORT, grid=listening(note))
+    run = run_inline(f"nodes=2 rounds=2 {SHORT}", grid=listening(note))
     train = config_of(run.folder)["resolved"]["train"]
     assert (config_of(run.folder)["arithmetic"], train["precision"], train["arithmetic"]) == (NCHW, "auto", "")
     assert said == {("query", "auto", ""), ("train", "auto", NCHW), ("evaluate", "auto", NCHW)}
@@ -85,14 +85,14 @@ def test_a_run_is_measured_resumed_and_repeated_with_its_choice(
     for one in (again, resumed):
         assert log_of(one.folder).count("nothing is measured") == 1
 
-    other = run_inline(nodes=2, rounds=2, seed=1, set=SHORT)
+    other = run_inline(f"nodes=2 rounds=2 seed=1 {SHORT}")
     assert config_of(other.folder)["arithmetic"] == BF16
     assert "not the same arithmetic" in compare([run.folder, again.folder, other.folder]).text()
 
 
 def test_what_is_asked_next_to_a_kept_run(machine: Any, run_inline: InlineRun) -> None:
     machine(NCHW)
-    folder = run_inline(nodes=2, rounds=1, set=SHORT).folder
+    folder = run_inline(f"nodes=2 rounds=1 {SHORT}").folder
     file = folder / "config.yaml"
     for asked, arithmetic in (("", NCHW), ("train.precision=float32", ""), ("train.arithmetic=bf16/nchw", "bf16/nchw")):
         assert resolve({"experiment": str(file), "set": asked}).train.arithmetic == arithmetic

@@ -15,7 +15,8 @@ from unittest.mock import Mock
 import pytest
 from flwr.app import MessageType
 from killing import KEEPING, SHORT, STAGES, KillAt, only, outcome, resume, start
-from support import Command, ListeningGrid, Run, listening
+from support import Command, ListeningGrid, Run
+from traffic import asked, changing
 
 from fedshift.run.engine import inline
 from fedshift_app.run import disk_space, status
@@ -98,8 +99,7 @@ def full_while(monkeypatch: pytest.MonkeyPatch, failing: Failing) -> Callable[..
             def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
                 requests = list(messages)
                 first = requests[0]
-                asked = first.content.config_records["config"].get("server-round")
-                bad = first.metadata.message_type == kind and server_round in (0, asked)
+                bad = first.metadata.message_type == kind and server_round in (0, asked(first).get("server-round"))
                 with failing(part, number) if bad else contextlib.nullcontext():
                     return super().send_and_receive(requests, timeout=timeout)
 
@@ -145,15 +145,13 @@ def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
 ) -> None:
     ends = contextlib.ExitStack()
 
-    def turn(asked: Any, reply: Any) -> Any:
-        config = asked.content.config_records["config"]
-        if (asked.metadata.message_type, config.get("server-round")) == ("evaluate", 2):
-            ends.enter_context(failing(str(tmp_path), errno.EROFS))
+    def turn(message: Any, reply: Any) -> Any:
+        ends.enter_context(failing(str(tmp_path), errno.EROFS))
         return reply
 
     with ends:
         with monkeypatch.context() as patch:
-            patch.setattr(inline, "InlineGrid", listening(turn))
+            patch.setattr(inline, "InlineGrid", changing(turn, "evaluate", rounds=[2]))
             with pytest.raises(FederationError, match="Read-only file system"):
                 start(tmp_path, **FLAT)
         assert f"cannot write to {only(tmp_path)}: Read-only file system" in refused(tmp_path)

@@ -24,7 +24,7 @@ TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 def test_honest_nodes_are_never_left_out(
     method: str, settings: str, terms: set[str], scores: set[str], run_inline: InlineRun
 ) -> None:
-    run = run_inline(method=method, rounds=2, nodes=6, set=f"{TINY} {settings}", profile=True)
+    run = run_inline(f"method={method} nodes=6 rounds=2 profile=true {TINY} {settings}")
     for line in run.rounds:
         assert (line["left_out"], line["nodes"]) == ([], [*range(6)])
         assert None not in (line["accuracy"] or {}).values()  # fedicon scores no round of its encoder

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Message
 from hypothesis import given
 from hypothesis import strategies as st
-from support import ROOT, InlineRun, listening
+from support import ROOT, InlineRun, json_lines
+from traffic import changing, lost
 
 from fedshift_app.run import logs
 from fedshift_app.run.logs import MOST_MESSAGE, JsonLine, cleaned
@@ -21,17 +21,11 @@ SHORT = "train.epochs=1 allocation.share=0.05"
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / logs.LOG_FILE).read_text().splitlines()]
+    return json_lines(folder / logs.LOG_FILE)
 
 
 def test_each_line_of_a_run_is_an_object_with_its_fields(run_inline: InlineRun) -> None:
-    def lose(message: Message, reply: Message) -> Message | None:
-        """Lose node 1's training of round 1."""
-        config = message.content.config_records["config"]
-        place = message.metadata.message_type, config.get("server-round"), config.get("node-index")
-        return None if place == ("train", 1, 1) else reply
-
-    run = run_inline(rounds=2, set=SHORT, grid=listening(lose))
+    run = run_inline(f"rounds=2 {SHORT}", grid=changing(lost, "train", [1], [1]))
     result = lines(run.folder)
     assert [line.get("event") for line in result] == ["started", "left_out", "round", "round", "finished", "degraded"]
     for line in result:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Message
 from refusals import refused
-from support import InlineRun, invoked, listening
+from support import InlineRun, invoked
+from traffic import changing, lost
 
-from fedshift.run.engine import inline
 from fedshift.run.launch import watching
 from fedshift_app.run import metrics
 from fedshift_app.run.metrics import Sample
@@ -75,16 +74,8 @@ def sent(request: Any) -> dict[tuple[str, str], float]:
     }
 
 
-def test_both_say_what_the_rounds_say(
-    run_inline: InlineRun, collector: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lose(message: Message, reply: Message) -> Message | None:
-        config = message.content.config_records["config"]
-        asked = (message.metadata.message_type, config.get("server-round"), config.get("node-index"))
-        return None if asked == ("train", 2, 1) else reply
-
-    monkeypatch.setattr(inline, "InlineGrid", listening(lose))
-    run = run_inline(rounds=2, tracking="otlp", set=SHORT)
+def test_both_say_what_the_rounds_say(run_inline: InlineRun, collector: list[Any]) -> None:
+    run = run_inline(rounds=2, tracking="otlp", set=SHORT, grid=changing(lost, "train", [1], [2]))
     ended = invoked("status", run.folder, "--metrics")
     assert ended.exit_code == 0, ended.output  # also of a degraded run: a cron line goes on
     numbers, (first, last) = parsed(ended.output), run.rounds

@@ -26,24 +26,24 @@ QUICK = "train.epochs=1 allocation.share=0.05 model.name=cnn train.precision=flo
 def test_the_initial_weights_are_scored_and_nothing_is_trained(
     finished_run: InlineRun, run_inline: InlineRun, tmp_path: Path
 ) -> None:
-    run, trained = (finished_run(method="fedavg", rounds=rounds, set=QUICK) for rounds in (0, 1))
+    run, trained = (finished_run(f"method=fedavg rounds={rounds} {QUICK}") for rounds in (0, 1))
     (line,), results = run.rounds, run.results
     assert (line["round"], line["nodes"], line["losses"], line["bytes_up"]) == (0, [], {}, 0)
     assert (results["rounds"], results["averaged_rounds"], results["best_test"]["round"]) == (0, 1, 0)
     assert results["domains"] == results["final"] == line["accuracy"]
     assert results["figures"]["domains"].keys() == results["final"].keys()
     # A learning rate of (nearly) 0 leaves the weights where they were.
-    still = run_inline(method="fedavg", rounds=1, set=f"{QUICK} train.lr=1e-12")
+    still = run_inline(f"method=fedavg rounds=1 {QUICK} train.lr=1e-12")
     assert results["final"] == still.results["final"]
     weights = trained.folder / "checkpoint" / "weights-00001.safetensors"
-    begun = run_inline(method="fedavg", rounds=0, set=f"{QUICK} model.weights={weights}").results
+    begun = run_inline(f"method=fedavg rounds=0 {QUICK} model.weights={weights}").results
     assert begun["final"] == trained.results["final"] != results["final"]
     assert begun["weights_sha256"] == trained.results["weights_sha256"]
 
 
 def test_commands_that_look_at_a_run_take_it_and_name_no_method_and_no_best_round(finished_run: InlineRun) -> None:
     """Nothing was trained or chosen: `fedshift evaluate` scores other methods' models so, as FedAvg would."""
-    run = finished_run(method="fedavg", rounds=0, set=QUICK)
+    run = finished_run(f"method=fedavg rounds=0 {QUICK}")
     text = console.table(run.results, resolve({"rounds": 0, "set": QUICK}))
     assert "initial model" in text
     assert all(word not in text for word in ("best round", "chosen", "fedavg", "final"))
@@ -60,7 +60,7 @@ def test_commands_that_look_at_a_run_take_it_and_name_no_method_and_no_best_roun
 
 
 def test_what_needs_a_round_says_so(finished_run: InlineRun) -> None:
-    folder = finished_run(method="fedavg", rounds=0, set=QUICK).folder
+    folder = finished_run(f"method=fedavg rounds=0 {QUICK}").folder
     calls: list[Callable[[], Any]] = [
         lambda: resuming.resolve({"resume": str(folder), "rounds": 2}, hold=False),
         lambda: saving.save(Wanted(folder, "safetensors")),

@@ -30,7 +30,7 @@ def test_of_a_round(by_domain: list[tuple[int, ...]], name: str) -> None:
 
 def test_a_run_says_so_in_log_summary_and_metrics(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(show, "one_class", lambda counts, classes: classes[0])
-    run = run_inline(rounds=2, nodes=2, set="train.epochs=1 allocation.share=0.05")
+    run = run_inline("nodes=2 rounds=2 train.epochs=1 allocation.share=0.05")
     assert [line[show.ONE_CLASS] for line in run.rounds] == ["0", "0"]
     result = run.results[show.ONE_CLASS]
     assert (result["class"], result["rounds"]) == ("0", 2) and result["advice"]

@@ -9,7 +9,7 @@ SMALL = "allocation.share=0.05 train.epochs=1"
 
 
 def test_a_profiled_run_tells_where_its_time_went_and_changes_no_number(run_inline: InlineRun) -> None:
-    plain, run = (run_inline(method="i2pfl", rounds=2, set=SMALL, profile=on) for on in (False, True))
+    plain, run = (run_inline(f"method=i2pfl rounds=2 profile={on} {SMALL}") for on in ("false", "true"))
     assert plain.results["weights_sha256"] == run.results["weights_sha256"]
     assert not (plain.folder / "profile.json").exists() and "profile" not in plain.rounds[0]
     for line in run.rounds:

@@ -1,7 +1,6 @@
 """What a server writes down of all that it receives (``federation.log_received``), and what secure sums leave of it."""
 
 import hashlib
-import json
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from support import ROOT, InlineRun, Run, listening
+from support import ROOT, InlineRun, Run, json_lines, listening
 
 from fedshift_app.flower.internals import identify_process, pack_messages
 from fedshift_app.node import out_log
@@ -24,7 +23,7 @@ SHORT = (
 
 
 def lines_of(run: Run) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.folder / RECEIVED_FILE).read_text().splitlines()]
+    return json_lines(run.folder / RECEIVED_FILE)
 
 
 def names_of(lines: list[dict[str, Any]], message: str) -> set[str]:
@@ -39,7 +38,7 @@ def test_the_log_has_each_array_number_and_text_of_each_reply(run_inline: Inline
         heard.append([(entry["name"], entry["bytes"], entry["sha256"]) for entry in entries])
         return reply
 
-    run = run_inline(method="fedproto", rounds=1, grid=listening(listen), set=SHORT)
+    run = run_inline(f"method=fedproto rounds=1 {SHORT}", grid=listening(listen))
     replies: list[list[Any]] = []
     for line in lines_of(run):
         if line["kind"] == "reply":
@@ -65,7 +64,7 @@ def visible() -> list[str]:
 
 def test_with_secure_sums_the_log_has_what_the_page_says_is_visible_and_nothing_else(run_inline: InlineRun) -> None:
     more = "federation.secure_sums=on model.name=cnn_bn evaluate.bn=[averaged,retaken] evaluate.figures=true"
-    run = run_inline(method="fedproc", rounds=1, set=f"{SHORT} {more} allocation.validation_fraction=0.2 profile=true")
+    run = run_inline(f"method=fedproc rounds=1 {SHORT} {more} allocation.validation_fraction=0.2 profile=true")
     lines, allowed = lines_of(run), visible()
     names = {line["name"] for line in lines if line["kind"] != "reply"}
     assert len(allowed) > 20 and {name for name in names if not any(fnmatchcase(name, one) for one in allowed)} == set()
@@ -116,7 +115,7 @@ def test_packed_replies_of_a_queue_are_logged_as_they_left_and_whatever_they_hol
     grid.pull_messages(grid.push_messages(requests))
     assert not list(tmp_path.iterdir())
     log.open(tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / RECEIVED_FILE).read_text().splitlines()]
+    lines = json_lines(tmp_path / RECEIVED_FILE)
     by_node = {(7, 0): ["array", "number", "text"], (8, 1): ["number", "unreadable", "unreadable"], (9, None): ["text"]}
     for (node_id, index), kinds in by_node.items():
         (reply, *rest) = [line for line in lines if line["node_id"] == node_id]

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import yaml
 from killing import KEEPING, NODES, ROUNDS, SHORT, STAGES, KillAt, killing, only, outcome, resume, start
-from support import Run, listening
+from support import Run
+from traffic import changing, lost
 
 from fedshift.export import saving
 from fedshift.lab.grid.rescore import scoring
@@ -123,7 +124,7 @@ def test_killed_while_it_is_resumed(tmp_path: Path, kill_at: KillAt, whole_run: 
         resume(tmp_path)
     run = resume(tmp_path)
     assert outcome(run) == outcome(whole_run)
-    content = yaml.safe_load((run.folder / "config.yaml").read_text())
+    content = run.config
     (resumed,) = content["resumed"]
     assert (resumed["after_round"], resumed["engine"]) == (1, "inline")
     assert resumed["time"] and resumed["command"] and resumed["versions"] == content["versions"]
@@ -135,12 +136,7 @@ def test_a_node_that_was_left_out_keeps_its_memory(
     tmp_path: Path, kill_at: KillAt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its reply was lost, its training was not: it goes on from there, resumed or not."""
-
-    def lose(asked: Any, reply: Any) -> Any:
-        lost = (asked.metadata.message_type, asked.metadata.dst_node_id) == ("train", 1002)
-        return None if lost and asked.content.config_records["config"]["server-round"] == 2 else reply
-
-    monkeypatch.setattr(inline, "InlineGrid", listening(lose))
+    monkeypatch.setattr(inline, "InlineGrid", changing(lost, "train", [2], [2]))
     whole = start(tmp_path / "whole", method=KEEPING)
     assert whole.rounds[1]["left_out"] == ["node 2 (scan): no answer in time"]
     with kill_at("weights-00003", "before"):

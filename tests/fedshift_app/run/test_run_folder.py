@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
-from support import node
+from support import json_lines, node
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
@@ -154,7 +154,7 @@ def test_metrics_have_one_line_per_round(tmp_path: Path) -> None:
     first = RoundResult(1, {"a": 40.0, "b": None}, losses={"loss": math.nan, "ce": 2.0}, seconds=1.23456)
     for result in (first, RoundResult(2, {"a": 50.0, "b": 60.0})):
         folder.add_round(result, record(weights()))
-    one, two = (json.loads(line) for line in (folder.path / METRICS_FILE).read_text().splitlines())
+    one, two = json_lines(folder.path / METRICS_FILE)
     said = {"round": 1, "accuracy": first.accuracy, "avg": None, "losses": {"loss": None, "ce": 2.0}, "seconds": 1.235}
     assert said.items() <= one.items()
     assert (two["round"], two["avg"]) == (2, 55.0)

@@ -15,7 +15,8 @@ import pytest
 from flwr.app import Message
 from refusals import refused
 from run_folders import STATUS
-from support import ROOT, Command, InlineRun, listening, node
+from support import ROOT, Command, InlineRun, json_lines, node
+from traffic import asked, changing, lost
 
 from fedshift.run.engine import inline
 from fedshift.run.launch import runner, watching
@@ -34,17 +35,18 @@ def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[status.Stat
     collected: list[status.Status] = []
 
     def look(message: Message, reply: Message) -> Message | None:
-        kind, config = message.metadata.message_type, message.content.config_records["config"]
+        kind = message.metadata.message_type
         if kind != "query":
             collected.append(status.read(next(tmp_path.glob("runs/*"))))
-        return None if (kind, config.get("server-round"), config.get("node-index")) == ("train", 2, 1) else reply
+        at = kind, asked(message).get("server-round"), message.metadata.dst_node_id
+        return None if at == ("train", 2, 1001) else reply
 
-    monkeypatch.setattr(inline, "InlineGrid", listening(look))
+    monkeypatch.setattr(inline, "InlineGrid", changing(look))
     return collected
 
 
 def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[status.Status]) -> None:
-    run = run_inline(rounds=3, set=SHORT)
+    run = run_inline(f"rounds=3 {SHORT}")
     phases = list(dict.fromkeys((result.round, result.state) for result in watched))
     assert phases == [(n, phase) for n in (1, 2, 3) for phase in ("training", "evaluating")]
     first, last = watched[0], watched[-1]
@@ -62,14 +64,10 @@ def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[status.S
 
 
 def test_a_run_that_fails_says_so_in_its_folder(run_inline: InlineRun, tmp_path: Path) -> None:
-    def lose(message: Message, reply: Message) -> Message | None:
-        late = message.content.config_records["config"].get("server-round") == 2
-        return None if late and message.metadata.message_type == "train" else reply
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inline, "InlineGrid", listening(lose))
+        patch.setattr(inline, "InlineGrid", changing(lost, "train", rounds=[2]))
         with pytest.raises(FederationError, match="round 2"):
-            run_inline(rounds=3, set=SHORT)
+            run_inline(f"rounds=3 {SHORT}")
     (folder,) = tmp_path.glob("runs/*")
     result = status.read(folder)
     assert (result.state, result.round, result.full_rounds) == ("failed", 2, 1)
@@ -78,8 +76,7 @@ def test_a_run_that_fails_says_so_in_its_folder(run_inline: InlineRun, tmp_path:
     assert status.exit_code(result) == exit_codes.STOPPED_SHORT
 
     def events() -> list[str]:
-        lines = (folder / "log.jsonl").read_text().splitlines()
-        return [json.loads(line).get("event") for line in lines]
+        return [line.get("event") for line in json_lines(folder / "log.jsonl")]
 
     before = events()
     assert before[-1] == "failed"
@@ -247,10 +244,7 @@ def test_a_stopped_run_is_interrupted_and_says_how_it_goes_on(
     assert (ended.code, content["state"], content["error"], content["resume"]) == (3, "interrupted", error, resume)
 
 
-def test_without_a_run_the_command_ends_with_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedshift: Command
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_without_a_run_the_command_ends_with_1(here: Path, fedshift: Command) -> None:
     code, out, err = fedshift("status")
     assert (code, out) == (1, "") and err.startswith("error: output-dir: no run folder in ")
     assert fedshift("status", "--nonsense").code == 2

@@ -1,9 +1,7 @@
 """Domains that no simulated node holds though none is held out: a warning before training, with the remedy."""
 
-import json
-
 import pytest
-from support import InlineRun
+from support import InlineRun, json_lines
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run.build import unheld_line
@@ -27,8 +25,8 @@ def test_domains_without_a_node_are_named_with_the_remedy(keys: str, nodes: int,
 
 
 def test_the_log_of_a_run_has_the_warning_before_its_first_round(run_inline: InlineRun) -> None:
-    run = run_inline(nodes=2, rounds=1, set="train.epochs=1")
-    lines = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
+    run = run_inline("nodes=2 rounds=1 train.epochs=1")
+    lines = json_lines(run.folder / "log.jsonl")
     events = [line.get("event") for line in lines]
     assert events.index("unheld") < events.index("round")
     assert lines[events.index("unheld")]["level"] == "warning"

@@ -9,16 +9,12 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import worded
-from support import phase, server_feature
+from support import scored_round, server_feature
 
 from fedshift_app.features.validation.server import Validation
 from fedshift_app.flower.internals import identify_process
 from fedshift_strategies.contributions import Declaration
-from fedshift_strategies.features.base import Scoring
-from fedshift_strategies.features.catalog import Around
 from fedshift_strategies.federation.announced import Medians, weighed
-from fedshift_strategies.federation.context import RoundResult
-from fedshift_strategies.federation.evaluation import Evaluation
 from fedshift_strategies.federation.nodes import Node
 from fedshift_strategies.federation.roster import Roster
 from fedshift_strategies.federation.updates import Update
@@ -59,7 +55,8 @@ def test_images_counts_and_rows_are_scaled_down_alike() -> None:
 def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(last: int, counted: int) -> None:
     tests = (10, 20, last)
     nodes = [replace(node(i, 10), num_test=number, num_validation=number) for i, number in enumerate(tests)]
-    plan, around, result = validated(nodes)
+    feature = server_feature(Validation, domains=("scan",), validation_fraction=0.1)
+    plan, around, scoring = scored_round(feature, ("scan",), nodes, personal=False, max_images=100)
     sent = plan.first()
     assert around.options(nodes[0]) == {"validation": True}
     assert [bool(sent[each]) for each in nodes] == [True, True, counted == 3]
@@ -70,17 +67,8 @@ def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(last: i
         replies.append(reply(of, numbers | (scan | {"count/scan": number} if sent[of] else {})))
     assert plan.read(replies) == []
     around.finish()
-    assert result.shown["validation"] == {"scan": 100.0}
+    assert scoring.result.shown["validation"] == {"scan": 100.0}
     assert plan.tally()._sums["scan"][1] == sum(tests[:counted])
-
-
-def validated(nodes: list[Node]) -> tuple[Evaluation, Around, RoundResult]:
-    """Return an evaluation with validation parts, what goes on around it, and what it comes to."""
-    feature = server_feature(Validation, domains=("scan",), validation_fraction=0.1)
-    scoring = phase(Scoring, nodes)
-    around = Around([(feature.name, feature.on_scores(scoring))])
-    scoring.evaluation = Evaluation(("scan",), nodes, personal=False, extras=around.asked, max_images=100)
-    return scoring.evaluation, around, scoring.result
 
 
 def reply(of: Node, numbers: dict[str, float]) -> Message:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import worded
 from support import node as node_of
-from support import phase, server_feature
+from support import scored_round, server_feature
 
 from fedshift_app.features.validation.server import Validation
 from fedshift_app.flower.internals import identify_process
@@ -30,10 +30,7 @@ def nodes(*domains: str, shared: bool = True, num_test: int = 9) -> list[Node]:
 def validated(nodes: list[Node], **more: Any) -> tuple[Evaluation, Around, Scoring]:
     """Return an evaluation with validation parts, and what goes on around it."""
     feature = server_feature(Validation, domains=DOMAINS, validation_fraction=0.1)
-    scoring = phase(Scoring, nodes)
-    around = Around([(feature.name, feature.on_scores(scoring))])
-    scoring.evaluation = Evaluation(DOMAINS, nodes, extras=around.asked, **more)
-    return scoring.evaluation, around, scoring
+    return scored_round(feature, DOMAINS, nodes, **more)
 
 
 def places(questions: Questions) -> dict[int, list[tuple[int, int]]]:

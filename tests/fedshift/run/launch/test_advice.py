@@ -47,11 +47,10 @@ def test_others_are_not(nodes: int, images: float, more: str) -> None:
 # --- A run on a folder with a broken file names the command that finds all of them, and the key that goes ---
 
 
-def test_a_broken_file_names_prepare_and_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    noise_sites(tmp_path / "images", 12)
+def test_a_broken_file_names_prepare_and_the_key(here: Path) -> None:
+    noise_sites(here / "images", 12)
     init_files.init("mine", ["data-dir=images"])
-    broken = tmp_path / "images" / "a" / "cat" / "3.png"
+    broken = here / "images" / "a" / "cat" / "3.png"
     broken.write_bytes(broken.read_bytes()[:200])
     with pytest.raises(DataError) as caught:
         checking.check_data(resolve({"experiment": "mine/mine.yaml"}), 2)

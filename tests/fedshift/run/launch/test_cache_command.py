@@ -165,6 +165,7 @@ def test_what_is_no_part_stays(filled: list[Entry], folder: Path) -> None:
         (folder / name).mkdir()
     assert _run("delete", "--all", "--yes")[0] == 0
     assert {path.name for path in folder.iterdir() if path.is_dir()} == names | {"features"}
+    assert "no images and no features are kept" in _run()[1]
 
 
 def test_unknown_names_and_contradictions_are_one_line(filled: list[Entry]) -> None:

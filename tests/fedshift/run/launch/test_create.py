@@ -48,19 +48,16 @@ def run_its_tests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int
             del sys.modules[name]
 
 
-def test_a_package_is_written_and_passes_its_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_its_tests: Callable[..., int]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_package_is_written_and_passes_its_test(here: Path, run_its_tests: Callable[..., int]) -> None:
     said = writing.write("method", "long-names", None)
-    folder = tmp_path / "long-names"
+    folder = here / "long-names"
     ours = ["long_names/client.py", "long_names/long-names.yaml", "long_names/server.py", "test_long_names.py"]
     assert files(folder) == sorted([*ours, "long_names/__init__.py", "pyproject.toml"])
     assert "pip install -e long-names" in said and all(f"  {file}\n" in said for file in files(folder))
     assert not any(re.search(r"@\w+@", (folder / file).read_text()) for file in files(folder))
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     # What pip would write of it: an installed package is a folder on the path with these two files.
-    info = tmp_path / "installed" / "long_names-0.1.dist-info"
+    info = here / "installed" / "long_names-0.1.dist-info"
     info.mkdir(parents=True)
     required = project["dependencies"][0]
     (info / "METADATA").write_text(
@@ -74,15 +71,12 @@ def test_a_package_is_written_and_passes_its_test(
 @pytest.mark.parametrize(
     "name", ["Mine", "../x", "a--b", "a" * 41, "fedavg", "json", "class", "naïve", "a b", "", "a\n", "strategies"]
 )
-def test_names_that_cannot_be_used_and_folders_that_are_there(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_names_that_cannot_be_used_and_folders_that_are_there(name: str, here: Path) -> None:
     with refused(ConfigError, repr(name)):
         writing.write("method", name, None)
     with refused(ConfigError, "exists already"):
-        writing.write("method", "mine", tmp_path)
-    assert not list(tmp_path.iterdir())
+        writing.write("method", "mine", here)
+    assert not list(here.iterdir())
 
 
 def test_the_worked_method_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,11 +239,10 @@ def call(*arguments: str) -> str:
     return ended.output
 
 
-def test_the_commands_write_what_the_superlink_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_commands_write_what_the_superlink_reads(here: Path) -> None:
     call("credentials", "authority", "federation")
     call("credentials", "server", "federation", "--host", "superlink", "--host", "10.0.0.1", "--days", "10")
-    folder, key = tmp_path / "federation", tmp_path / "keys" / "scan"
+    folder, key = here / "federation", here / "keys" / "scan"
     assert call("credentials", "node", "keys", "scan") == f"wrote {key}.key\nwrote {key}.pub\n"
     assert sorted(path.name for path in folder.iterdir()) == ["ca.crt", "ca.key", "server.crt", "server.key"]
     assert str(folder / "server.crt") in Credentials(folder).superlink_options()

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +87,15 @@ def test_the_server_goes_on_after_a_request_that_breaks_off(server: Path) -> Non
     shown.wait()
     assert until(lambda: processes.has_ended(child))
     assert start(server, "raise SystemExit(5)").wait(60) == 5
+
+
+def test_an_ended_server_leaves_its_environment_to_no_other() -> None:
+    forks.begin([], {"WHOSE": "ended"})
+    forks.end()
+    process = forks.start(time.sleep, 60)
+    assert "WHOSE" not in psutil.Process(process.pid).environ()
+    process.kill()
+    forks.end()
 
 
 def test_what_is_imported_survives_a_fork() -> None:

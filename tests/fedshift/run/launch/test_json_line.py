@@ -53,6 +53,9 @@ def test_a_run_that_ends_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     }  # fmt: skip
     content = last(capsys)
     assert content.pop("seconds") >= 0 and [*content.values()] == [str(folder), "completed", 0, 2, scores, None]
+    with json_line.printed(on=False):
+        print("round 1")
+    assert capsys.readouterr().out == "round 1\n" and json_line.scores(tmp_path) is None
 
 
 @pytest.mark.parametrize(

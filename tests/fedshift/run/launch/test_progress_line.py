@@ -45,9 +45,8 @@ class Cell:
 
 
 def test_in_a_notebook_one_line_is_updated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     cell = Cell(monkeypatch)
     given: dict[str, Any] = {"engine": "inline", "nodes": 4, "rounds": 2}
     fs.run("handwritten", **given, train={"epochs": 1}, allocation={"share": 0.06})

@@ -47,5 +47,5 @@ def test_strangers_are_refused_and_the_run_is_unharmed(run_inline: InlineRun, tm
             log = " ".join(site.flower.log(name).read_text(errors="replace").split())
             assert refusal in log and JOINED not in log, name
     assert run.results["engine"] == "deployment"
-    undisturbed = run_inline(nodes=2, rounds=ROUNDS, set=TINY)
+    undisturbed = run_inline(f"nodes=2 rounds={ROUNDS} {TINY}")
     assert run.results["weights_sha256"] == undisturbed.results["weights_sha256"]

@@ -5,7 +5,6 @@ Real processes. How long is waited: ``tests/fedshift_app/flower/test_quick.py``;
 """
 
 import contextlib
-import json
 import socket
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ import psutil
 import pytest
 from real_federation import opened
 from refusals import refused
-from support import ROOT, InlineRun, Run, refusal_of
+from support import ROOT, InlineRun, Run, json_lines, refusal_of
 from typer.testing import CliRunner
 
 from fedshift import cli
@@ -138,13 +137,13 @@ def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: P
         executor.kill()  # the warm process ends with it; messages would wait for ever
         runs.append(submit("third"))
         log = site.flower.log("supernode-0").read_text(errors="replace")
-    inline = run_inline(method="fedbn", nodes=2, rounds=1, set=TINY)
+    inline = run_inline(f"method=fedbn nodes=2 rounds=1 {TINY}")
     for run in runs:
         assert run.results["engine"] == "deployment"
         assert run.results["weights_sha256"] == inline.results["weights_sha256"]
     assert "it starts without them" not in log
     assert "the executor of this SuperNode has ended (by signal 9)" in log
-    values = [json.loads(line) for line in result.read_text().splitlines()]
+    values = json_lines(result)
     assert [one["type"] for one in values] == ["query", "train", "evaluate"] * 3
     assert {one["left"] for one in values} == {None} and len({one["pid"] for one in values}) == 9
     assert warm.pid in {one["parent"] for one in values}

@@ -34,18 +34,15 @@ def test_systemd_takes_the_unit_and_finds_it_hardened(name: str, tmp_path: Path)
     analyze("security", "--offline=true", f"--threshold={MOST_EXPOSED}", file)
 
 
-def test_a_unit_runs_the_command_that_was_typed_and_heeds_the_switch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_unit_runs_the_command_that_was_typed_and_heeds_the_switch(here: Path) -> None:
     """In a unit, ``%`` begins a specifier and ``$`` a variable; files are found from another folder too."""
-    monkeypatch.chdir(tmp_path)
     Path("ca.crt").touch()
     text = invoked("supernode", "--systemd", "--cold", "--root-certificates", "ca.crt", *COMMANDS["supernode"]).output
     lines = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and line[0] != "#")
     program, words = lines["ExecStart"].split(" ", 1)
     assert Path(program).name == "fedshift"
     assert words == (
-        f"supernode --cold --policy open --root-certificates {tmp_path}/ca.crt --superlink h:8000 --node-config "
+        f"supernode --cold --policy open --root-certificates {here}/ca.crt --superlink h:8000 --node-config "
         '"domain=\\"sc%%an\\" data-dir=\\"/data/s $$can\\" partition-id=3"'
     )
     assert lines["ReadOnlyPaths"] == '"/data/s $can"'

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import until
+from support import Command, until
 
 from fedshift.lab.grid.sweep import children, forks, grid
 from fedshift.run.launch import forked
@@ -69,15 +69,17 @@ def test_the_end_of_a_sweep_leaves_python_s_own_resource_tracker_alone() -> None
 
 
 @pytest.mark.slow
-def test_a_forked_run_has_the_weights_and_the_report_of_one_of_its_own(begun: bool, tmp_path: Path) -> None:
+def test_a_forked_run_has_the_weights_and_the_report_of_one_of_its_own(
+    begun: bool, tmp_path: Path, fedshift: Command
+) -> None:
     given = (*QUICK, "rounds=2", "workers=1", "train.momentum=0.9")
-    files = []
-    for name, how in (("forked", begun), ("plain", False)):
-        assert ends(start(how, tmp_path / f"{name}.log", *given, f"output-dir={tmp_path / name}")) == 0
-        files.append({path.name: path for path in (tmp_path / name).rglob("*") if path.is_file()})
-    forked_run, plain = files
+    assert ends(start(begun, tmp_path / "log", *given, f"output-dir={tmp_path / 'forked'}")) == 0
+    assert fedshift("run", *given, f"output-dir={tmp_path / 'plain'}").code == 0
+    forked_run, plain = (
+        {path.name: path for path in (tmp_path / name).rglob("*") if path.is_file()} for name in ("forked", "plain")
+    )
     assert forked_run.keys() == plain.keys() >= {"report.html"}
-    assert len({of["weights-00002.safetensors"].read_bytes() for of in files}) == 1
+    assert len({of["weights-00002.safetensors"].read_bytes() for of in (forked_run, plain)}) == 1
 
 
 @pytest.mark.slow
@@ -90,6 +92,7 @@ def test_a_run_that_is_asked_to_end_has_ended_when_the_sweep_goes_on(begun: bool
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_whose_fork_server_was_killed_is_ended(begun: bool, tmp_path: Path) -> None:
     child, run = begin(begun, tmp_path)
     run.parent().kill()
