@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fedshift.lab.pages.report import by_class, maps, masks, site_images
+from fedshift.lab.pages.report import by_class, examples, maps, site_images
 from fedshift.lab.pages.report.predictions import Sight
 from fedshift.run.html import site_section
 from fedshift.run.html.confusion import Ints, confusion_of
@@ -31,7 +31,7 @@ def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Sect
     """
     numbers |= {"classes": list(record.classes), "missing": sight.missing or sight.nothing, "domains": {}}
     if record.config.task == segmentation.NAME:
-        return [masks.section(record, sight, numbers)]
+        return [examples.section(record, sight, numbers)]
     counted = _counted(record, sight)
     parts = [_confusions(record, sight, counted, numbers), _features(record, sight)]
     for part in parts:
