@@ -24,7 +24,7 @@ from fedshift_core.limits import as_found, shown
 from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
 from fedshift_core.registry import imported
-from fedshift_core.tasks import CLASSIFICATION, Start, Task
+from fedshift_core.tasks import CLASSIFICATION, Task
 from fedshift_datasets.base import OWN_SPLITS, Source
 from fedshift_datasets.io import patients, sites
 from fedshift_datasets.quality import checkup
@@ -72,7 +72,7 @@ class Proposal:
 
 
 def propose(
-    sides: Sequence[int], images: Sequence[int], *, pretrained: bool = False, start: Start = CLASSIFICATION.start
+    sides: Sequence[int], images: Sequence[int], *, pretrained: bool = False, task: Task = CLASSIFICATION
 ) -> Proposal:
     """Return settings for a first run, which trains in minutes to an hour on a CPU.
 
@@ -80,13 +80,13 @@ def propose(
         sides: The shorter side of images, in pixels; empty where they come as arrays.
         images: Training images of each site.
         pretrained: This machine has the weights of :data:`WEIGHTS` and what reads them.
-        start: What the task proposes.
+        task: What they are for.
     """
     middle = sorted(sides)[len(sides) // 2] if sides else _SMALL
     batch = 16 if min(images) < 200 else 32 if min(images) < 2000 else 64
     size = _SMALL if middle < _MIDDLE else _MIDDLE if middle < _LARGE else _LARGE
-    if start.network:
-        return Proposal(size, start.network, start.why, batch, epochs=2)
+    if task.network:
+        return Proposal(size, task.network, task.why, batch, epochs=2)
     if pretrained and middle >= _LARGE and (packaged := packages.of(WEIGHTS)):
         why = "with few images, trained weights are worth more than any method"
         return Proposal(_LARGE, packaged.network, why, batch, epochs=5, rounds=50, weights=WEIGHTS)
@@ -148,11 +148,11 @@ def init(folder: str, arguments: Sequence[str] | None) -> Path:
         (site.domain, split): listing.labels
         for site in survey.sites if len(site.pictures) for split, listing in site.listings.items()
     }  # fmt: skip
-    proposal = propose(_sides(survey), images or [0], pretrained=has_weights(), start=task.start)
+    proposal = propose(_sides(survey), images or [0], pretrained=has_weights(), task=task)
     rare = unequal(labels, survey.classes)
     try:
         home.mkdir(parents=True, exist_ok=True)
-        path.write_text(_text(name, dataset, survey, proposal, rare, task.start), encoding="utf-8")
+        path.write_text(_text(name, dataset, survey, proposal, rare, task), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"DIR: {shown(home)} cannot be written ({error.strerror})") from None
     try:
@@ -162,14 +162,14 @@ def init(folder: str, arguments: Sequence[str] | None) -> Path:
     except FedShiftError:
         path.unlink()  # no file that a run would refuse
         raise
-    typer.echo(_summary(path, survey, proposal, rare, task.start))
+    typer.echo(_summary(path, survey, proposal, rare, task))
     return path
 
 
 def _task_in(source: Source) -> Task:
     """Return the task that the images are for."""
     tasks = (room.task for room in ours() if room.task)
-    return next((task for task in tasks if task.start.found and imported(task.start.found)(source)), CLASSIFICATION)
+    return next((task for task in tasks if task.found and imported(task.found)(source)), CLASSIFICATION)
 
 
 def _sides(survey: Survey) -> list[int]:
@@ -188,7 +188,7 @@ def has_weights() -> bool:
     return importlib.util.find_spec("timm") is not None and packages.exists(WEIGHTS)
 
 
-def _text(name: str, dataset: DatasetConfig, survey: Survey, proposal: Proposal, rare: str, start: Start) -> str:
+def _text(name: str, dataset: DatasetConfig, survey: Survey, proposal: Proposal, rare: str, task: Task) -> str:
     """Return the text of the file."""
     given = {"labels": dataset.labels or None, "test_share": dataset.test_share, "seed": dataset.seed or None}
     stated = "".join(f"  {key}: {text_of(value)}\n" for key, value in given.items() if value is not None)
@@ -199,7 +199,7 @@ def _text(name: str, dataset: DatasetConfig, survey: Survey, proposal: Proposal,
 # Images of {num_sites} and {num_classes}, as `fedshift init` found them:
 {_sites(survey)}# All other keys, with their defaults, stand in config.yaml of any run folder.
 title: {text_of(f"{name}: {num_sites}, {num_classes}")}
-{start.line}dataset:
+{task.line}dataset:
   name: {text_of(name)}          # your word for these images, in tables
   of: folders
   data_dir: {text_of(dataset.data_dir)}   # a real node has its own
@@ -214,10 +214,10 @@ title: {text_of(f"{name}: {num_sites}, {num_classes}")}
   validation_fraction: 0.1   # to choose a round by: of training images, where a site has no validation ones
 model:
   name: {text_of(proposal.network)}   # {proposal.why}
-{_FROZEN_MODEL if proposal.weights else "" if start.network else _UNTRAINED_MODEL}train:
+{_FROZEN_MODEL if proposal.weights else "" if task.network else _UNTRAINED_MODEL}train:
   epochs: {proposal.epochs}          # local epochs a round
   batch_size: {proposal.batch}
-{start.optimizer}  weight_decay: 1.0e-5
+{task.optimizer}  weight_decay: 1.0e-5
 {weights}method:
   name: fedavg       # `fedshift methods` lists them
 keep: best-validation  # the weights of the best round by validation stay, in addition to the last
@@ -240,10 +240,10 @@ def _and(names: Iterable[str]) -> str:
     return " and ".join(map(shown, names))
 
 
-def _summary(path: Path, survey: Survey, proposal: Proposal, rare: str, start: Start) -> str:
+def _summary(path: Path, survey: Survey, proposal: Proposal, rare: str, task: Task) -> str:
     """Return a summary of the file and the next commands."""
     file = shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
-    methods = ",".join(FROZEN_METHODS if proposal.weights else start.methods)
+    methods = ",".join(FROZEN_METHODS if proposal.weights else task.methods)
     elsewhere = doc_page("docs/deploy/deployment.md")
     notes = "".join(f"\n  {line}" for line in _notes(survey, rare))
     return f"""\

@@ -26,6 +26,8 @@ from fedshift_core.shown import History
 LIBRARIES: dict[Form, str] = {
     "safetensors": "fedshift", "torchscript": "pytorch", "exported": "pytorch", "onnx": "onnx",
 }  # fmt: skip
+#: Further figures of a site, by their names in ``model.json``: their type and name in a model-index.
+FIGURES = {"balanced_accuracy": ("balanced_accuracy", "balanced accuracy (%)"), "macro_f1": ("f1", "macro-F1 (%)")}
 LICENSE = "# license: the owner of the model fills this in before sharing it\n"
 
 
@@ -48,16 +50,16 @@ def _front(model: SavedModel, title: str) -> dict[str, Any]:
         "pipeline_tag": task.kind,
         "tags": [task.kind, "federated-learning", "domain-shift", str(model.method.get("name", ""))],
     }
-    results = []
+    results, figures = [], {"accuracy": (task.metric, f"{task.score} (%)")} | FIGURES
     for site, scores in model.measured.sites.items() if model.measured and model.parts == "global" else ():
-        known = {key: value for key in task.figures if (value := getattr(scores, key)) is not None}
+        known = {key: value for key in figures if (value := getattr(scores, key)) is not None}
         about = {"type": model.origin.dataset, "config": site, "split": "test"}
         if "accuracy" in known:
             results.append({
                 "task": {"type": task.kind},
                 "dataset": {"name": f"{model.origin.dataset} {site}"} | about,
                 "metrics": [
-                    {"type": task.figures[key][0], "name": task.figures[key][1], "value": round(value, 2)}
+                    {"type": figures[key][0], "name": figures[key][1], "value": round(value, 2)}
                     for key, value in known.items()
                 ],
             })  # fmt: skip

@@ -9,9 +9,9 @@ from fedshift_core.disclosure import CLASS
 from fedshift_core.errors import ConfigError
 from fedshift_core.features import Case, Feature, FeatureOptions, Key, Need, ours, said, value_of
 from fedshift_core.params import ConfigModel
-from fedshift_core.tasks import Start, Task
+from fedshift_core.tasks import Task
 
-NAME, SCORE = "segmentation", "Dice of images"
+NAME = "segmentation"
 #: Names on the wire: whether figures of masks are asked for, and the record with them.
 ASK, RECORD = "mask-figures", "mask-figures"
 #: By the unit of a site's distances, how the name of its array begins. It tells that all spacings are known, or not.
@@ -42,31 +42,23 @@ class Options(FeatureOptions):
     segmentation: MaskOptions = Field(MaskOptions(), description="Loss and figures of masks (task=segmentation).")
 
 
-def _counts_classes() -> list[str]:
-    """Return the keys that turn on what counts images by their class, of which a mask has several."""
-    return [feature.key for feature in ours() if feature.word == CLASS and feature.name != NAME]
-
-
-def _stated(config: Any, key: str) -> bool:
-    section, _, name = key.partition(".")
-    return name in getattr(config, section).model_fields_set and bool(value_of(config, key))
-
-
 def _completed(config: Any) -> Any:
-    """Return the configuration without what counts images by class, which is on where nothing is said of it."""
+    """Return the configuration without what counts images by class, which is on where nothing is said of it.
+
+    A mask has several classes.
+    """
     if config.task != NAME:
         return config
-    changes: dict[str, dict[str, bool]] = {}
-    for key in _counts_classes():
-        if _stated(config, key):
+    sections: dict[str, Any] = {}
+    for key in (feature.key for feature in ours() if feature.word == CLASS and feature.name != NAME):
+        section, _, name = key.partition(".")
+        own = sections.get(section, getattr(config, section))
+        if name in own.model_fields_set and getattr(own, name):
             raise ConfigError(
                 f"{said(key, True)} counts images by their class; with task=segmentation allowed is false"
             )
-        section, _, name = key.partition(".")
-        changes.setdefault(section, {})[name] = False
-    return config.model_copy(
-        update={name: getattr(config, name).model_copy(update=off) for name, off in changes.items()}
-    )
+        sections[section] = own.model_copy(update={name: False})
+    return config.model_copy(update=sections)
 
 
 def _rules(case: Case) -> str:
@@ -140,25 +132,21 @@ FEATURE = Feature(
     tells="figures of masks by class, with numbers of images and patients",
     network="fedshift_app.tasks.segmentation.model:check_network",
     task=Task(
-        score=SCORE,
+        score="Dice of images",
         kind="image-segmentation",
-        figures={"accuracy": ("dice", f"{SCORE} (%)")},
+        metric="dice",
         piece="pixel",
         target="mask",
-        model="A network for masks",
-        option=" --masks DIR",
         dataset={"masks": True},
         score_of_each="fedshift_app.tasks.segmentation.losses:image_scores",
         predictions="fedshift_app.tasks.segmentation.predictions:Masks",
-        start=Start(
-            found="fedshift_datasets.sets.folders:has_masks",
-            line="task: segmentation   # each image has a mask; classes are named in the order of its values, the "
-            "background first\n",
-            network="unet:small",
-            why="small and untrained; unet:resnet18 (fedshift[segmentation]) has any encoder of timm",
-            optimizer="  optimizer: adam    # a decoder that begins untrained learns by SGD in many more rounds\n"
-            "  lr: 0.003\n",
-            methods=("fedavg", "fedbn", "fedprox", "local"),
-        ),
+        found="fedshift_datasets.sets.folders:has_masks",
+        line="task: segmentation   # each image has a mask; classes are named in the order of its values, the "
+        "background first\n",
+        network="unet:small",
+        why="small and untrained; unet:resnet18 (fedshift[segmentation]) has any encoder of timm",
+        optimizer="  optimizer: adam    # a decoder that begins untrained learns by SGD in many more rounds\n"
+        "  lr: 0.003\n",
+        methods=("fedavg", "fedbn", "fedprox", "local"),
     ),
 )

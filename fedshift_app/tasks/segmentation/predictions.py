@@ -13,9 +13,7 @@ from PIL import Image
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
-from fedshift_datasets.base import Exif
 from fedshift_datasets.io.decode import Decoded
-from fedshift_datasets.io.pictures import Header
 from fedshift_datasets.io.resize import back
 
 Pixels = NDArray[np.uint8]
@@ -79,19 +77,15 @@ class Masks:
 
     def _write(self, target: Path, made: Decoded, mask: Pixels) -> None:
         """Write a mask of the size of its image's file, and the image as the model sees it with the mask's outline."""
-        overlay = target.parent / "overlay" / target.name
+        overlay, (width, height) = target.parent / "overlay" / target.name, made.header.size
+        if self._model.exif == "apply" and made.header.orientation >= _ON_ITS_SIDE:
+            width, height = height, width
         edge = np.zeros_like(mask, bool)
         edge[1:] |= mask[1:] != mask[:-1]
         edge[:, 1:] |= mask[:, 1:] != mask[:, :-1]
         try:
             overlay.parent.mkdir(parents=True, exist_ok=True)
-            back(mask, *_size(made.header, self._model.exif), self._model.resize).save(target)
+            back(mask, width, height, self._model.resize).save(target)
             Image.fromarray(np.where(edge[..., None], np.array(OUTLINE, np.uint8), made.pixels)).save(overlay)
         except OSError as error:
             raise DataError(f"--masks: {shown(target)} cannot be written: {error.strerror}") from None
-
-
-def _size(header: Header, exif: Exif) -> tuple[int, int]:
-    """Return width and height of an image as it is looked at."""
-    width, height = header.size
-    return (height, width) if exif == "apply" and header.orientation >= _ON_ITS_SIDE else (width, height)

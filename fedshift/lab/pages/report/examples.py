@@ -22,8 +22,7 @@ PLACES = ("best", "median", "worst")
 def section(record: Record, sight: Sight, numbers: dict[str, Any]) -> Section:
     """Return the section of the page; ``numbers`` receives the mean score of the images that were scored."""
     task, classes = record.task, len(record.classes)
-    name, (figure, _) = f"{task.target}s", task.figures["accuracy"]
-    part = Section(name, capital(name))
+    part = Section(name := f"{task.target}s", capital(name))
     if sight.nothing:
         part.leave_out(sight.nothing)
         return part
@@ -32,7 +31,7 @@ def section(record: Record, sight: Sight, numbers: dict[str, Any]) -> Section:
         given = torch.from_numpy(view.predicted), torch.from_numpy(np.array(view.images.targets, np.int64))
         scores = score_of_each(*given, classes).numpy()
         part.figures.append(_pictures(domain, view, scores, classes, task))
-        numbers["domains"][domain] = {"node": view.node.index, "scored": len(scores), figure: float(scores.mean())}
+        numbers["domains"][domain] = {"node": view.node.index, "scored": len(scores), task.metric: float(scores.mean())}
     if sight.missing:
         part.missing = " ".join(f"{domain} is not shown: {why}." for domain, why in sight.missing.items())
     return part
