@@ -29,6 +29,7 @@ from fedshift_core.limits import as_found
 from fedshift_core.params import Params, SectionOfRooms
 from fedshift_core.registry import Method
 from fedshift_core.shown import History, Shown
+from fedshift_core.tasks import CLASSIFICATION, Task
 from fedshift_core.wire import names as wire
 
 Sections = TypeVar("Sections", bound=SectionOfRooms)
@@ -96,7 +97,7 @@ Fact = Literal[
     "sums",
     "weighs classes",
     "other networks",
-    "masks",
+    "dense targets",
 ]
 
 
@@ -168,7 +169,8 @@ class Feature:
         rounds_key: The key whose value, if there is one, goes by the number of rounds of the run where it is on.
         show: Its hook of what is seen of it (``module:function``, ``fedshift_core.shown``); empty: nothing.
         section: The model of what it has in ``results.json`` of one round alone, and in files; empty: nothing.
-        score: Of a task, the name of what stands where classification has the accuracy; empty: it is no task.
+        network: Refuses a network of a run (``module:function(config, model)``); empty: nothing.
+        task: What others ask of a task; None: it is none.
     """
 
     name: str
@@ -199,7 +201,8 @@ class Feature:
     rounds_key: str = ""
     show: str | Callable[[History], Shown] = ""
     section: str | type[BaseModel] = ""
-    score: str = ""
+    network: str = ""
+    task: Task | None = None
 
     @property
     def key(self) -> str:
@@ -296,9 +299,9 @@ def ours() -> tuple[Feature, ...]:
     return tuple(sorted((room.FEATURE for room in rooms), key=lambda feature: feature.place))
 
 
-def score_name(task: str) -> str:
-    """Return the name of what the tables of a task show by domain, in percent."""
-    return next((room.score for room in ours() if room.score and room.name == task), "top-1 accuracy")
+def task_of(name: str) -> Task:
+    """Return the task of a name, as ``task`` of a configuration has it."""
+    return next((room.task for room in ours() if room.task and room.name == name), CLASSIFICATION)
 
 
 def with_rooms(section: str) -> Callable[[type[Sections]], type[Sections]]:

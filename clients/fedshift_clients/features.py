@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedshift_clients.calls import About, Call, Metrics, Question, Reply, Request
 from fedshift_core import extensions
+from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import IMAGE, Word
 from fedshift_core.errors import FedShiftError
 from fedshift_core.features import CORE, Feature, Key, of_run, on_in
@@ -51,6 +52,8 @@ class Place(IntEnum):
 
 
 Next = Callable[[Call], Reply]
+#: Rounds a figure of images: takes its name, its value and the number of images behind it.
+Rate = Callable[[str, float, int], float]
 
 
 class NodeFeature:
@@ -64,6 +67,8 @@ class NodeFeature:
     place: ClassVar[Place] = Place.NUMBERS
     #: Records that a message may bring; ``refuse`` says when.
     takes: ClassVar[tuple[str, ...]] = ()
+    #: Record of figures that a guarded node lets out in steps alone (``in_steps``); empty: none.
+    record: ClassVar[str] = ""
 
     def __init__(self, name: str, params: Params) -> None:
         self.name, self.params = name, params
@@ -82,6 +87,16 @@ class NodeFeature:
     def answer(self, call: Question) -> dict[str, Any] | None:
         """Return the answer to a question of the feature, in place of an introduction; None to others."""
         return None
+
+    def in_steps(self, figures: Arrays, rates: Callable[[str], Rate], least: int) -> Arrays:
+        """Return the figures of its record as they leave a guarded node.
+
+        Args:
+            figures: As the feature has them.
+            rates: Returns what rounds figures of a domain.
+            least: Least number of images, or of patients, behind a number.
+        """
+        raise NotImplementedError
 
     def on_train(self, call: Call, next: Next) -> Reply:
         """Return what leaves the node of its training; ``next`` trains. ``FedShiftError`` refuses it."""
@@ -137,6 +152,11 @@ class Features:
     def takes(self) -> set[str]:
         """Names of the records that a message may bring."""
         return {name for _, half in self._all for name in half.takes}
+
+    @property
+    def figures(self) -> dict[str, NodeFeature]:
+        """By record of figures that leave a guarded node in steps, whose they are."""
+        return {half.record: half for _, half in self._all if half.record}
 
     def images(self, kind: str) -> list[Key]:
         """Return what features declare to be numbers of the node's own images in a kind of message."""

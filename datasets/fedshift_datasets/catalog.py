@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeGuard
 
-from fedshift_core.errors import DataError
+from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.extensions import Registry
-from fedshift_core.limits import shown
+from fedshift_core.limits import shown, some
 from fedshift_datasets.base import OWN_SPLITS, PLAIN, SPLITS, Dataset, Form, ImageSet, Names, Source, Split, checked
 from fedshift_datasets.io import cache, corrupt_files, files, layout, same_file, trees
 from fedshift_datasets.io.decode import Progress, no_progress
@@ -75,6 +75,19 @@ def stated(name: str, names: Names, as_name: str = "") -> Dataset:
     if dataset.own is None:
         return dataset
     return replace(dataset, name=as_name or name, domains=names.domains, classes=names.classes)
+
+
+def check_targets(dataset: Dataset, source: Source) -> None:
+    """Refuse targets that a data set has not.
+
+    Raises:
+        ConfigError: With the data sets that have them.
+    """
+    if source.masks and True not in dataset.masked:
+        raise ConfigError(
+            f"dataset.masks (task=segmentation): the images of {dataset.name} have no masks; with masks are "
+            f"{some([name for name, each in DATASETS.items() if True in each.masked], 6)}"
+        )
 
 
 @functools.cache

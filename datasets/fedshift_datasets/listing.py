@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,9 +78,17 @@ class ImageSet:
 
     def labelled(self, labels: NDArray[np.int64]) -> "ImageSet":
         """Return the same images with other labels (N,)."""
-        return ImageSet(
-            self.x, labels, lambda: self.marks, self.groups, self.domains, masks=self.masks, spacing=self.spacing
-        )
+        return self.but(y=labels, of_source=lambda: self.marks)
+
+    def but(self, **changes: Any) -> "ImageSet":
+        """Return the same images with other attributes, in no file."""
+        kept = {name: getattr(self, name) for name in ("x", "y", "groups", "domains", "masks", "spacing")}
+        return ImageSet(**kept | changes)
+
+    @property
+    def targets(self) -> NDArray[Any]:
+        """What a task learns of each image, (N, ...): its mask or, where images have none, its label ``y``."""
+        return self.y if self.masks is None else self.masks
 
 
 def _read_only(array: NDArray[T]) -> NDArray[T]:

@@ -198,7 +198,7 @@ def _counts(page: Page, domains: Sequence[str]) -> list[str]:
         return [title, *(" + ".join(f"{n}" if n else empty for n in cell) for cell in numbers)]
 
     if len(page["classes"]) <= MOST_CLASSES:
-        missing = {kind for *_, kind in page["empty"]}  # a class of masks may be there and nowhere the largest one
+        missing = {kind for *_, kind in page["empty"]}  # a class of pixels may be there and nowhere the largest one
         rows = [
             row(shown(kind, MOST_NAME), lambda of, kind=kind: of[kind], "0!" if kind in missing else "0")
             for kind in page["classes"]

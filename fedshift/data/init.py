@@ -18,10 +18,13 @@ from fedshift_app.config.dataset_section import FOLDER_NAME, DatasetConfig
 from fedshift_app.config.files import doc_page
 from fedshift_clients.models import packages
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
+from fedshift_core.features import ours, said
 from fedshift_core.json_text import text_of
 from fedshift_core.limits import as_found, shown
 from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
+from fedshift_core.registry import imported
+from fedshift_core.tasks import CLASSIFICATION, Task
 from fedshift_datasets.base import OWN_SPLITS, Source
 from fedshift_datasets.io import patients, sites
 from fedshift_datasets.quality import checkup
@@ -30,9 +33,7 @@ from fedshift_datasets.sets.folders import Survey
 
 LOOKED_AT = 500  # images of a site whose size is read
 TAKEN = ("dataset.domains", "dataset.classes", "dataset.labels", "dataset.seed", "dataset.test_share", "dataset.hub")
-METHODS = ("fedavg", "fedbn", "fedproto", "i2pfl")  # of different kinds, on any network with BatchNorm
-FROZEN_METHODS = ("fedavg", "fedproto", "i2pfl", "local")  # likewise, where the encoder and its BatchNorm are frozen
-MASK_METHODS = ("fedavg", "fedbn", "fedprox", "local")  # likewise, of images with masks
+FROZEN_METHODS = ("fedavg", "fedproto", "i2pfl", "local")  # to compare, where the encoder and its BatchNorm are frozen
 WEIGHTS = "package:efficientnet-lite0"  # that are proposed, where this machine has them
 UNEQUAL = 3.0  # classes are, where a site has so many times as many training images of one as of another
 _SMALL, _MIDDLE, _LARGE = 32, 64, 128  # sizes that are proposed, in pixels
@@ -46,9 +47,6 @@ images:
   crop_padding: 0    # no augmentation: the features of an image are computed once. With
   flip: false        # flip: true, cached_views: 8 keeps those of eight augmented views
 """
-_TASK = """\
-task: segmentation   # each image has a mask; classes are named in the order of its values, the background first
-"""
 _UNTRAINED_MODEL = """\
   # weights: FILE    # pretrained ones, .safetensors or .pth: with few images they are worth more than any method
 """
@@ -57,15 +55,6 @@ _FROZEN_MODEL = f"""\
   freeze: encoder    # it stays as ImageNet left it
   projection: 256    # width of the layer that trains on its features, together with the classifier
   precompute: true   # what is frozen is computed once for each image, and kept
-"""
-
-_SGD = """\
-  lr: 0.01
-  momentum: 0.9
-"""
-_ADAM = """\
-  optimizer: adam    # a decoder that begins untrained learns by SGD in many more rounds
-  lr: 0.003
 """
 
 
@@ -82,30 +71,31 @@ class Proposal:
     weights: str = ""
 
 
-def propose(sides: Sequence[int], images: Sequence[int], *, pretrained: bool = False, masks: bool = False) -> Proposal:
+def propose(
+    sides: Sequence[int], images: Sequence[int], *, pretrained: bool = False, task: Task = CLASSIFICATION
+) -> Proposal:
     """Return settings for a first run, which trains in minutes to an hour on a CPU.
 
     Args:
         sides: The shorter side of images, in pixels; empty where they come as arrays.
         images: Training images of each site.
         pretrained: This machine has the weights of :data:`WEIGHTS` and what reads them.
-        masks: The images have masks.
+        task: What they are for.
     """
     middle = sorted(sides)[len(sides) // 2] if sides else _SMALL
     batch = 16 if min(images) < 200 else 32 if min(images) < 2000 else 64
-    if masks:
-        size = _SMALL if middle < _MIDDLE else _MIDDLE if middle < _LARGE else _LARGE
-        why = "small and untrained; unet:resnet18 (fedshift[segmentation]) has any encoder of timm"
-        return Proposal(size, "unet:small", why, batch, epochs=2)
+    size = _SMALL if middle < _MIDDLE else _MIDDLE if middle < _LARGE else _LARGE
+    if task.network:
+        return Proposal(size, task.network, task.why, batch, epochs=2)
     if pretrained and middle >= _LARGE and (packaged := packages.of(WEIGHTS)):
         why = "with few images, trained weights are worth more than any method"
         return Proposal(_LARGE, packaged.network, why, batch, epochs=5, rounds=50, weights=WEIGHTS)
     if middle < _MIDDLE:
-        size, network, why = _SMALL, "resnet10", "the images are small; cnn is faster and weaker"
+        network, why = "resnet10", "the images are small; cnn is faster and weaker"
     elif middle < _LARGE:
-        size, network, why = _MIDDLE, "resnet10", "its first layers are made for images up to 64 pixels"
+        network, why = "resnet10", "its first layers are made for images up to 64 pixels"
     else:
-        size, network = _LARGE, "torchvision:resnet18"
+        network = "torchvision:resnet18"
         why = "for images above 64 pixels; 224 shows more and takes three times as long"
     return Proposal(size, network, why, batch, epochs=2 if sum(images) < 20_000 else 1)
 
@@ -149,8 +139,8 @@ def init(folder: str, arguments: Sequence[str] | None) -> Path:
     if not data_dir and not any(argument.startswith("dataset.hub=") for argument in dotted):
         raise ConfigError(f"init needs the key data-dir: a folder with {sites.LAYOUTS}")
     labels_file = next((text.partition("=")[2] for text in dotted if text.startswith("dataset.labels=")), "")
-    if data_dir and folders.has_masks(Source(user_path(data_dir, "data-dir"), labels=labels_file)):
-        dotted = [*dotted, "dataset.masks=true"]
+    task = _task_in(Source(user_path(data_dir, "data-dir"), labels=labels_file)) if data_dir else CLASSIFICATION
+    dotted = [*dotted, *(said(f"dataset.{key}", value) for key, value in task.dataset.items())]
     dataset = resolving.resolve_dataset(folders.NAME, data_dir, dotted)
     survey = folders.survey(dataset.source(), dataset.domains)
     images = [site.pictures.number("train") for site in survey.sites if len(site.pictures)]
@@ -158,11 +148,11 @@ def init(folder: str, arguments: Sequence[str] | None) -> Path:
         (site.domain, split): listing.labels
         for site in survey.sites if len(site.pictures) for split, listing in site.listings.items()
     }  # fmt: skip
-    proposal = propose(_sides(survey), images or [0], pretrained=has_weights(), masks=dataset.masks)
+    proposal = propose(_sides(survey), images or [0], pretrained=has_weights(), task=task)
     rare = unequal(labels, survey.classes)
     try:
         home.mkdir(parents=True, exist_ok=True)
-        path.write_text(_text(name, dataset, survey, proposal, rare), encoding="utf-8")
+        path.write_text(_text(name, dataset, survey, proposal, rare, task), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"DIR: {shown(home)} cannot be written ({error.strerror})") from None
     try:
@@ -172,8 +162,14 @@ def init(folder: str, arguments: Sequence[str] | None) -> Path:
     except FedShiftError:
         path.unlink()  # no file that a run would refuse
         raise
-    typer.echo(_summary(path, survey, proposal, rare, masks=dataset.masks))
+    typer.echo(_summary(path, survey, proposal, rare, task))
     return path
+
+
+def _task_in(source: Source) -> Task:
+    """Return the task that the images are for."""
+    tasks = (room.task for room in ours() if room.task)
+    return next((task for task in tasks if task.found and imported(task.found)(source)), CLASSIFICATION)
 
 
 def _sides(survey: Survey) -> list[int]:
@@ -192,7 +188,7 @@ def has_weights() -> bool:
     return importlib.util.find_spec("timm") is not None and packages.exists(WEIGHTS)
 
 
-def _text(name: str, dataset: DatasetConfig, survey: Survey, proposal: Proposal, rare: str) -> str:
+def _text(name: str, dataset: DatasetConfig, survey: Survey, proposal: Proposal, rare: str, task: Task) -> str:
     """Return the text of the file."""
     given = {"labels": dataset.labels or None, "test_share": dataset.test_share, "seed": dataset.seed or None}
     stated = "".join(f"  {key}: {text_of(value)}\n" for key, value in given.items() if value is not None)
@@ -203,7 +199,7 @@ def _text(name: str, dataset: DatasetConfig, survey: Survey, proposal: Proposal,
 # Images of {num_sites} and {num_classes}, as `fedshift init` found them:
 {_sites(survey)}# All other keys, with their defaults, stand in config.yaml of any run folder.
 title: {text_of(f"{name}: {num_sites}, {num_classes}")}
-{_TASK if dataset.masks else ""}dataset:
+{task.line}dataset:
   name: {text_of(name)}          # your word for these images, in tables
   of: folders
   data_dir: {text_of(dataset.data_dir)}   # a real node has its own
@@ -218,10 +214,10 @@ title: {text_of(f"{name}: {num_sites}, {num_classes}")}
   validation_fraction: 0.1   # to choose a round by: of training images, where a site has no validation ones
 model:
   name: {text_of(proposal.network)}   # {proposal.why}
-{_FROZEN_MODEL if proposal.weights else "" if dataset.masks else _UNTRAINED_MODEL}train:
+{_FROZEN_MODEL if proposal.weights else "" if task.network else _UNTRAINED_MODEL}train:
   epochs: {proposal.epochs}          # local epochs a round
   batch_size: {proposal.batch}
-{_ADAM if dataset.masks else _SGD}  weight_decay: 1.0e-5
+{task.optimizer}  weight_decay: 1.0e-5
 {weights}method:
   name: fedavg       # `fedshift methods` lists them
 keep: best-validation  # the weights of the best round by validation stay, in addition to the last
@@ -244,10 +240,10 @@ def _and(names: Iterable[str]) -> str:
     return " and ".join(map(shown, names))
 
 
-def _summary(path: Path, survey: Survey, proposal: Proposal, rare: str, *, masks: bool) -> str:
+def _summary(path: Path, survey: Survey, proposal: Proposal, rare: str, task: Task) -> str:
     """Return a summary of the file and the next commands."""
     file = shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
-    methods = ",".join(MASK_METHODS if masks else FROZEN_METHODS if proposal.weights else METHODS)
+    methods = ",".join(FROZEN_METHODS if proposal.weights else task.methods)
     elsewhere = doc_page("docs/deploy/deployment.md")
     notes = "".join(f"\n  {line}" for line in _notes(survey, rare))
     return f"""\
@@ -267,7 +263,7 @@ def _notes(survey: Survey, rare: str) -> list[str]:
     lines, every = [], survey.sites
     there = {label for site in every for label in site.pictures.labels.tolist()}
     empty = [shown(kind) for label, kind in enumerate(survey.classes) if label not in there]
-    if empty and not any(site.archives or site.pictures.masks for site in every):  # whose labels are not read
+    if empty and not any(site.unread for site in every):
         kinds = plural(len(empty), "class has", "classes have")
         remedy = "remove the empty folders and run `fedshift init` again"
         lines.append(f"{kinds} no image at any site: {', '.join(empty)}; {remedy}")

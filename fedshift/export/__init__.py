@@ -79,7 +79,7 @@ def predict(
 
     folder = None if masks is None else user_path(masks, "--masks")
     return predicting.predict(
-        opened, given, batch=batch, adapt=adapt, clean=like, split=split, in_order=in_order, masks=folder
+        opened, given, batch=batch, adapt=adapt, clean=like, split=split, in_order=in_order, folder=folder
     )
 
 

@@ -18,7 +18,7 @@ from fedshift.run.texts import filled
 from fedshift_app.config import registry
 from fedshift_app.run import shown
 from fedshift_core.accuracies import mean, percent
-from fedshift_core.features import score_name
+from fedshift_core.features import task_of
 from fedshift_core.limits import MOST_NAME, plain, shortened, some
 from fedshift_core.plural import capital
 from fedshift_core.shown import History
@@ -26,13 +26,9 @@ from fedshift_core.shown import History
 LIBRARIES: dict[Form, str] = {
     "safetensors": "fedshift", "torchscript": "pytorch", "exported": "pytorch", "onnx": "onnx",
 }  # fmt: skip
+#: Further figures of a site, by their names in ``model.json``: their type and name in a model-index.
+FIGURES = {"balanced_accuracy": ("balanced_accuracy", "balanced accuracy (%)"), "macro_f1": ("f1", "macro-F1 (%)")}
 LICENSE = "# license: the owner of the model fills this in before sharing it\n"
-#: Figures of a site, by their names in ``model.json``: their type and name in a model-index.
-FIGURES = {
-    "accuracy": ("accuracy", "top-1 accuracy (%)"),
-    "balanced_accuracy": ("balanced_accuracy", "balanced accuracy (%)"),
-    "macro_f1": ("f1", "macro-F1 (%)"),
-}
 
 
 def card(model: SavedModel) -> str:
@@ -42,28 +38,28 @@ def card(model: SavedModel) -> str:
     front = yaml.safe_dump(_front(model, title), sort_keys=False, allow_unicode=True)
     page = filled(
         Path(__file__).with_name("card.md.j2"), cell, model=model, method=method, title=title, percent=percent,
-        mean=mean, some=some, settings=_settings, score=score_name(model.task),
+        mean=mean, some=some, settings=_settings, task=task_of(model.task),
     )  # fmt: skip
     return f"---\n{LICENSE}{front}---\n\n{page}"
 
 
 def _front(model: SavedModel, title: str) -> dict[str, Any]:
+    task = task_of(model.task)
     front: dict[str, Any] = {
         "library_name": LIBRARIES[model.form],
-        "pipeline_tag": (kind := f"image-{model.task}"),
-        "tags": [kind, "federated-learning", "domain-shift", str(model.method.get("name", ""))],
+        "pipeline_tag": task.kind,
+        "tags": [task.kind, "federated-learning", "domain-shift", str(model.method.get("name", ""))],
     }
-    results = []
-    of_task = FIGURES if model.task == "classification" else {"accuracy": ("dice", f"{score_name(model.task)} (%)")}
+    results, figures = [], {"accuracy": (task.metric, f"{task.score} (%)")} | FIGURES
     for site, scores in model.measured.sites.items() if model.measured and model.parts == "global" else ():
-        known = {key: value for key in of_task if (value := getattr(scores, key)) is not None}
+        known = {key: value for key in figures if (value := getattr(scores, key)) is not None}
         about = {"type": model.origin.dataset, "config": site, "split": "test"}
         if "accuracy" in known:
             results.append({
-                "task": {"type": kind},
+                "task": {"type": task.kind},
                 "dataset": {"name": f"{model.origin.dataset} {site}"} | about,
                 "metrics": [
-                    {"type": of_task[key][0], "name": of_task[key][1], "value": round(value, 2)}
+                    {"type": figures[key][0], "name": figures[key][1], "value": round(value, 2)}
                     for key, value in known.items()
                 ],
             })  # fmt: skip
@@ -87,7 +83,7 @@ def sections_of(record: Record) -> list[Shown]:
     parts, history = [], History(record.config, results=record.results or {})
     protection = [line for _, each in shown.of_features(history) for line in each.protection]
     if record.finished and record.results is not None:
-        evaluated = f"{capital(score_name(record.config.task))} (%) of the {record.results['evaluated']}."
+        evaluated = f"{capital(record.task.score)} (%) of the {record.results['evaluated']}."
         warning = [f"Warning: {record.contradiction}."] if record.contradiction else []
         facts = [f"{capital(fact)}." for fact in shown.facts(history)]
         parts.append(_section("What the run says of its scores", [*warning, evaluated, *facts]))
@@ -115,10 +111,9 @@ def _text(text: str) -> str:
 
 def _limits(record: Record) -> list[str]:
     known = [plain(domain, MOST_NAME) for domain in record.config.dataset.domains]
-    piece = "image" if record.config.task == "classification" else "pixel"
     return [
-        f"It is for images like those of {', '.join(known)}, prepared as above. Each {piece} gets one of the "
-        "classes above, also one of none of them.",
+        f"It is for images like those of {', '.join(known)}, prepared as above. Each {record.task.piece} gets one of "
+        "the classes above, also one of none of them.",
         "Its scores are of test images of these sites; images of other sites, devices or years may be recognised "
         "worse. `fedshift evaluate` scores it on images of yours.",
         "It is the outcome of research software, and no medical device.",

@@ -17,8 +17,10 @@ from fedshift.run import columns as tables
 from fedshift_core.accuracies import percent
 from fedshift_core.cells import csv_text
 from fedshift_core.errors import ConfigError, DataError
+from fedshift_core.features import task_of
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.plural import plural
+from fedshift_core.registry import imported
 from fedshift_core.seeding import generator
 from fedshift_datasets import catalog
 from fedshift_datasets.base import SPLITS
@@ -83,6 +85,7 @@ class Predicted:
         probabilities: Class probabilities of each image, (N, C).
         broken: A line for each unreadable image.
         notes: Notes for the user, one per line.
+        made: What a task makes of scores in place of a class of each image (``Task.predictions``); None: nothing.
     """
 
     model: SavedModel
@@ -90,6 +93,7 @@ class Predicted:
     probabilities: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     broken: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    made: Any = None
 
     def __repr__(self) -> str:
         """Return in a line how many images there are and, where they have labels, how many are right."""
@@ -110,23 +114,28 @@ class Predicted:
         return frames.frame(self._rows())
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        classes = self.model.classes
-        for picture, k, shares in zip(self.pictures, self.chosen, self.probabilities.tolist(), strict=True):
-            label = None if picture.label is None else classes[picture.label]
-            own = {"file": str(picture.path), "label": label, "class": classes[k], "probability": shares[k]}
-            yield own | {f"p({name})": share for name, share in zip(classes, shares, strict=True)}
+        made = self.made or self
+        for picture, shares in zip(self.pictures, self.probabilities.tolist(), strict=True):
+            yield {"file": str(picture.path)} | made.row(picture, shares)
+
+    def row(self, picture: Picture, shares: Sequence[float]) -> dict[str, Any]:
+        """Return what is said of an image, by column."""
+        k, classes = int(np.argmax(shares)), self.model.classes
+        label = None if picture.label is None else classes[picture.label]
+        own = {"label": label, "class": classes[k], "probability": shares[k]}
+        return own | {f"p({name})": share for name, share in zip(classes, shares, strict=True)}
 
     def line(self, row: dict[str, Any]) -> str:
         """Return what a line says of an image after its file."""
         return f"{row['class']}  {row['probability']:.3f}"
 
     def metrics(self) -> Metrics | None:
-        """Return the metrics of the labelled images; None if there are none."""
+        """Return the metrics of the labelled images; None if there are none, or images have other targets."""
         pairs = [(p.label, k) for p, k in zip(self.pictures, self.chosen, strict=True) if p.label is not None]
         confusion = np.zeros((len(self.model.classes),) * 2, np.int64)
         for place in pairs:
             confusion[place] += 1
-        return Metrics(confusion) if pairs else None
+        return Metrics(confusion) if pairs and self.made is None else None
 
 
 def predict(
@@ -138,7 +147,7 @@ def predict(
     clean: Sequence[Path] = (),
     split: str = "",
     in_order: bool = False,
-    masks: Path | None = None,
+    folder: Path | None = None,
 ) -> Predicted:
     """Predict images with a saved model, or with one in memory; see :func:`fedshift.export.predict`.
 
@@ -154,13 +163,12 @@ def predict(
         about = model.about
     taken, notes = _own_split(about, file.parent, given, split) if split else images.find(given, about.classes)
     prediction, number = Predicted(about, notes=notes), batch or adapting.BATCHES.get(adapt, BATCH)
-    if masks is not None and about.task != "segmentation":
+    if of_task := task_of(about.task).predictions:
+        if adapt:
+            raise ConfigError(f"--adapt {adapt}: the model in {about.file} does not give each image one class")
+        prediction.made = imported(of_task)(about, [picture.path for picture in taken], folder)
+    elif folder is not None:
         raise ConfigError(f"--masks: the model in {about.file} gives each image a class, no masks")
-    if about.task == "segmentation":
-        from fedshift.export import outlines
-
-        run = opening.program_of(about, file) if isinstance(model, Path) else model.scores
-        return outlines.outlined(about, taken, run, number, masks)
     if adapt:
         notes.append(adapting.summary(adapt, number, clean=bool(clean), in_order=in_order))
         held = _clean_batches(about, clean, number, prediction.broken) if clean else None
@@ -220,7 +228,8 @@ def _fill(prediction: Predicted, taken: Sequence[Picture], run: Run, number: int
     parts: list[Floats] = []
     asked = _mixed(taken, "predict-order") if mixed else taken
     for group in images.batches(asked, model.size, model.images(), number, least, prediction.broken):
-        parts.append(probabilities(tensor_of(group), run, len(model.classes)))
+        scores, made = run(tensor_of(group)), prediction.made
+        parts.append(made.shares(scores, group) if made else probabilities(scores, len(group), len(model.classes)))
         prediction.pictures += [picture for picture, _ in group]
     if not parts:
         raise DataError(f"none of {plural(len(taken), 'image')} can be read; the first: {prediction.broken[0]}")
@@ -241,7 +250,7 @@ def trained_on(model: SavedModel, given: Sequence[Path], prediction: Predicted) 
         given: The files and folders that the user named.
         prediction: The predictions.
     """
-    if model.measured is None or all(picture.label is None for picture in prediction.pictures):
+    if model.measured is None or prediction.metrics() is None:
         return ""
     named: dict[str, saved.Site] = {}
     for path in (typed.resolve() for typed in given):
@@ -280,22 +289,21 @@ def as_tensor(pixels: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(255.0).contiguous()
 
 
-def probabilities(x: Tensor, run: Run, classes: int) -> Floats:
-    """Return the probabilities (B, C) of images (B, 3, size, size), float32, 0 to 1.
+def probabilities(scores: Tensor, images: int, classes: int) -> Floats:
+    """Return the probabilities (B, C) of images.
 
     Args:
-        x: The images.
-        run: Returns the scores (B, C) of images.
+        scores: (B, C).
+        images: B.
         classes: C.
 
     Raises:
         ConfigError: If the scores are of another shape, or not finite.
     """
-    scores = run(x)
-    if scores.shape != (len(x), classes):
+    if scores.shape != (images, classes):
         raise ConfigError(
-            f"the model gives scores of shape {tuple(scores.shape)} for {plural(len(x), 'image')}; "
-            f"its {plural(classes, 'class needs', 'classes need')} ({len(x)}, {classes})"
+            f"the model gives scores of shape {tuple(scores.shape)} for {plural(images, 'image')}; "
+            f"its {plural(classes, 'class needs', 'classes need')} ({images}, {classes})"
         )
     if not torch.isfinite(scores).all():
         raise ConfigError("the model gives scores that are not finite")
@@ -305,7 +313,7 @@ def probabilities(x: Tensor, run: Run, classes: int) -> Floats:
 
 def text(prediction: Predicted, *, rows: bool) -> str:
     """Return the metrics as text, with a line for each image if ``rows``."""
-    lines = [f"{_file(row)}  {prediction.line(row)}" for row in prediction._rows() if rows]
+    lines = [f"{_file(row)}  {(prediction.made or prediction).line(row)}" for row in prediction._rows() if rows]
     if metrics := prediction.metrics():
         lines += [*([""] if lines else []), *_metrics(metrics, prediction.model.classes)]
     return "\n".join(lines)

@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError, model
 from fedshift.export.forms import FILES, Form
 from fedshift_app.config.dataset_section import WindowEnd
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.tasks import TaskName
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -49,7 +50,7 @@ class _Strict(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 class Site(_Strict):
     """The result on the test images of a site."""
 
-    accuracy: Percent | None  # top-1, or Dice of masks; None if no node answered
+    accuracy: Percent | None  # or the score of another task; None if no node answered
     images: Annotated[int, Field(ge=0, le=LARGEST_COUNT)] | None = None  # number of test images; None if unknown
     balanced_accuracy: Percent | None = None  # None where no node counted classes (docs/guide/figures.md)
     macro_f1: Percent | None = None
@@ -102,7 +103,7 @@ class SavedModel(_Strict):
             travels, without the personal parts, which a node's owner puts on (``fedshift save-node``).
         node: Which node's; empty for none.
         site: Its site, where it is known.
-        task: ``classification``: a class an image; ``segmentation``: one a pixel.
+        task: The run's.
         classes: Names, in the order of the scores.
         size: Height and width of the images in pixels.
         resize: The conversion of an image to a square, as ``dataset.resize``.
@@ -133,7 +134,7 @@ class SavedModel(_Strict):
     parts: Literal["global", "node", "shared"]
     node: Text = ""
     site: Text = ""
-    task: Literal["classification", "segmentation"] = "classification"
+    task: TaskName = "classification"
     classes: tuple[Name, ...] = Field(min_length=1, max_length=MOST_CLASSES)
     size: int = Field(ge=1, le=4096)
     resize: Resize = "squash"

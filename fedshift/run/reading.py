@@ -13,8 +13,10 @@ from fedshift_app.run import agreement, checkpoints, config_file, files, model_s
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines, scored_rounds
 from fedshift_core.errors import ConfigError
+from fedshift_core.features import task_of
 from fedshift_core.paths import user_path
 from fedshift_core.shown import History
+from fedshift_core.tasks import Task
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_strategies.federation.roster import Node
 
@@ -58,6 +60,11 @@ class Record:
     def engine(self) -> str:
         """The engine of the run."""
         return str(self.config_file["engine"])
+
+    @property
+    def task(self) -> Task:
+        """What it learns."""
+        return task_of(self.config.task)
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Place
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError
+from fedshift_core.features import task_of
 from fedshift_core.limits import plain, shown
 from fedshift_core.paths import user_path
 from fedshift_datasets import catalog
@@ -61,8 +62,8 @@ def write(
     config = node_data.uncorrupted(opened.config)
     where = setup.place(config, make_context(0, given, {}), setup.DEPLOYMENT)
     splits, classes = _splits(config, where), config.dataset.known().classes
-    by_class = "test" in splits and config.task == "classification"  # of masks the page shows the images alone
-    scored = _scored(opened, config, where, splits["test"]) if by_class else None
+    has_matrix = "test" in splits and task_of(config.task).piece == "image"  # else the page shows the images alone
+    scored = _scored(opened, config, where, splits["test"]) if has_matrix else None
     now = Kept(
         time=chained_log.stamp(time.time()),
         classes=list(classes),
@@ -94,7 +95,7 @@ def _scored(opened: Opened, config: RunConfig, where: Place, test: ImageSet) -> 
     """Return the model's probabilities of the test images."""
     classes, number = len(config.dataset.known().classes), predicting.BATCH
     blocks = (np.ascontiguousarray(test.x[first : first + number]) for first in range(0, len(test), number))
-    parts = [predicting.probabilities(predicting.as_tensor(block), opened.run, classes) for block in blocks]
+    parts = [predicting.probabilities(opened.run(predicting.as_tensor(block)), len(block), classes) for block in blocks]
     return Scored(test, np.concatenate(parts), _names(config, where, len(test)))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import as_found, shortened, some
+from fedshift_core.limits import as_found, shortened
 from fedshift_core.paths import check_path
 from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
@@ -15,7 +15,7 @@ from fedshift_datasets.sets import folders
 
 
 def check_dataset(config: DatasetConfig) -> None:
-    """Refuse a relative path, masks where there are none, and domains that are unknown or come twice.
+    """Refuse a relative path, targets that images lack, and domains that are unknown or come twice.
 
     Raises:
         ConfigError: With the key.
@@ -31,12 +31,7 @@ def check_dataset(config: DatasetConfig) -> None:
         check_own(config)
     else:
         _check_not_own(config)
-    if config.masks and True not in dataset.masked:
-        masked = [name for name, each in catalog.DATASETS.items() if True in each.masked]
-        raise ConfigError(
-            f"dataset.masks (task=segmentation): the images of {config.name} have no masks; with masks are "
-            f"{some(masked, 6)}"
-        )
+    catalog.check_targets(dataset, config.source())
     known = dataset.domains
     for domain in config.domains:
         if domain not in known:

@@ -90,7 +90,7 @@ def _weighs_classes(of: Case) -> str:
     return "it has a loss of its own that does not weigh classes (self.cross_entropy does)"
 
 
-def _masks(of: Case) -> str:
+def _dense_targets(of: Case) -> str:
     from fedshift_clients.base import DomainClient  # with torch
     from fedshift_clients.modules.base import Modules
     from fedshift_clients.training import own_code
@@ -118,7 +118,7 @@ FACTS: Mapping[Fact, Callable[[Case], str]] = {
     "sums": _sums,
     "weighs classes": _weighs_classes,
     "other networks": _other_networks,
-    "masks": _masks,
+    "dense targets": _dense_targets,
 }
 
 

@@ -42,6 +42,7 @@ from fedshift_app.run.files import CONFIG_FILE
 from fedshift_clients.models.catalog import NETWORKS, library_of
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
+from fedshift_core.features import task_of
 from fedshift_core.limits import as_found, shortened
 from fedshift_core.paths import user_path
 from fedshift_core.registry import Method
@@ -310,7 +311,7 @@ def _flat_layer(keys: Mapping[str, Any]) -> Layer:
 def _complete(layer: Layer, path: Path, typed: Collection[str]) -> dict[str, Any]:
     """Return the sections of a run, with what a user's own images and a file of weights say."""
     sections = nested(layer)
-    sections["dataset"] = {**sections["dataset"], **({"masks": True} if sections.get("task") == "segmentation" else {})}
+    sections["dataset"] = {**sections["dataset"], **task_of(str(sections.get("task"))).dataset}
     sections["dataset"] = folder_classes.filled(sections["dataset"], typed="dataset.classes" in typed)
     if sections["dataset"].get("classes") and isinstance(sections.get("allocation"), Mapping):  # a user's own images
         domains = tuple(sections["dataset"].get("domains", ()))

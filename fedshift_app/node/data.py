@@ -78,8 +78,8 @@ def _public(config: RunConfig, source: Source, nodes: int) -> Public:
     digest = hashlib.sha256(repr((images.x.shape, images.y.shape)).encode())
     digest.update(np.ascontiguousarray(images.x).data)
     digest.update(np.ascontiguousarray(images.y, dtype=np.int64).data)
-    if images.masks is not None:
-        digest.update(np.ascontiguousarray(images.masks).data)
+    if images.targets is not images.y:
+        digest.update(np.ascontiguousarray(images.targets).data)
     order = generator(config.seed, "public-order").permutation(len(images))
     return Public(images.select(order), digest.hexdigest())
 
@@ -365,7 +365,7 @@ def _corrupted(config: RunConfig, domain: str, source: Source, shared: bool) -> 
         broken = corruptions.random_corruption(*more)
     else:
         broken = corruptions.corrupt(clean.x, shift.corruption, *more[1:])
-    return ImageSet(broken, clean.y, groups=clean.groups, masks=clean.masks, spacing=clean.spacing)
+    return clean.but(x=broken)
 
 
 _REMEMBERED = (_public, _both_splits, _corrupted)  # by the configuration, not by what is on the disk

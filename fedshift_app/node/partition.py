@@ -81,17 +81,10 @@ def _asked(config: RunConfig, where: Place, record: Mapping[str, Any]) -> Partit
     if config.statistics.image_share > 0:
         assigned["image_share"] = config.statistics.image_share
     own = data.source()
+    assigned |= {name: getattr(own, name) for name in Partition.model_fields if hasattr(own, name)}
+    assigned |= {"classes": data.known().classes, "split_seed": own.seed, "data_set": data.kind}
     return Partition(
         validation_fraction=config.allocation.validation_fraction,
-        data_set=data.kind,
-        classes=data.known().classes,
-        classes_stated=own.classes_stated,
-        masks=own.masks,
-        labels=own.labels,
-        patients=own.patients,
-        test_share=own.test_share,
-        split_seed=own.seed,
-        skip_broken=own.skip_broken,
         test_images=sizes or None,
         **assigned,
     )

@@ -9,24 +9,20 @@ import hashlib
 import hmac
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import MessageType, RecordDict
 
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.features.site_figures import numbers as site_numbers
 from fedshift_app.node.data import own_images
 from fedshift_app.node.place import Place, PolicyError
 from fedshift_app.node.requests import ALWAYS
-from fedshift_app.tasks import segmentation
-from fedshift_app.tasks.segmentation import figures as mask_figures
 from fedshift_clients import features
+from fedshift_clients.features import Rate
 from fedshift_clients.training.eval_slices import most_loss
-from fedshift_core.arrays import Arrays
 from fedshift_core.features import ours
 from fedshift_core.limits import MOST_NAME, plain
-from fedshift_core.wire import site_figures
 from fedshift_core.wire.names import (
     ASK_LOSS,
     CONFIG,
@@ -48,8 +44,6 @@ from fedshift_core.wire.names import (
     PROCESS,
     RECEIVED_LOSS,
     SECONDS,
-    SITE_COUNTS,
-    SITE_FIGURES,
     STARTED_ANEW,
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
@@ -71,7 +65,6 @@ _SECTIONS = {
     "evaluate",
     "train",
     "task",
-    "segmentation",
 }
 _ASKS = {ASK_LOSS, GAP, LOCAL_DOMAINS}  # what asks for scores in a message to train
 #: Numbers of a reply with scores that tell nothing of how images were scored.
@@ -91,7 +84,7 @@ def question(kind: str, content: RecordDict, config: RunConfig, where: Place) ->
     record = content.config_records[CONFIG]
     if where.guard is None or not (kind == MessageType.EVALUATE or record.keys() & _ASKS):
         return ""
-    digest = hashlib.sha256(config.model_dump_json(include=_SECTIONS).encode())
+    digest = hashlib.sha256(config.model_dump_json(include={*_SECTIONS, config.task}).encode())
     for name, arrays in sorted(content.array_records.items()):
         for key, array in sorted(arrays.items()):
             digest.update(json.dumps([name, key, array.dtype, list(array.shape), len(array.data)]).encode())
@@ -122,14 +115,10 @@ def round_scores(kind: str, reply: RecordDict, config: RunConfig, where: Place) 
             raise PolicyError(f"{plain(name, MOST_NAME)} is no number that leaves with scores")
     for name, value in rounded.items():
         numbers[name] = value
-    if SITE_FIGURES in reply:
-        reply[SITE_FIGURES] = encode(rounding.figures(decode(reply.array_records[SITE_FIGURES])))
-    if segmentation.RECORD in reply:
-        of_masks = decode(reply.array_records[segmentation.RECORD])
-        stepped = {
-            name: mask_figures.rounded(site, rounding.rates(name), rounding.least) for name, site in of_masks.items()
-        }
-        reply[segmentation.RECORD] = encode(stepped)
+    for name, half in features.of(config).figures.items():
+        if name in reply:
+            figures = decode(reply.array_records[name])
+            reply[name] = encode(half.in_steps(figures, rounding.rates, rounding.least))
 
 
 @dataclass(frozen=True)
@@ -175,15 +164,7 @@ class Rounding:
                 images, each = self.means[name]
                 yield name, self.of_images(value * images, images, name, each) / images
 
-    def figures(self, arrays: Arrays) -> Arrays:
-        """Return the figures of a node's test images rounded, with intervals of the rounded ones."""
-        rounded: Arrays = {}
-        for domain in (name.removeprefix(SITE_COUNTS) for name in arrays if name.startswith(SITE_COUNTS)):
-            numbers = site_figures.from_arrays(arrays, domain)
-            rounded |= site_numbers.rounded(numbers, self.rates(domain), self.least).arrays(domain)
-        return rounded
-
-    def rates(self, domain: str) -> Callable[[str, float, int], float]:
+    def rates(self, domain: str) -> Rate:
         """Return what rounds figures of a domain: of a name, a value and the number of images behind it."""
 
         def rate(name: str, value: float, images: int) -> float:

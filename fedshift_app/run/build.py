@@ -1,6 +1,7 @@
 """Builds what a run starts from: the initial weights, the federation's settings and the strategy."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import torch
 from flwr.app import ArrayRecord
@@ -8,14 +9,12 @@ from flwr.app import ArrayRecord
 from fedshift_app.config import registry
 from fedshift_app.config.cross_checks import check_noise
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.features.privacy.model import check_network, check_shared
+from fedshift_app.features.privacy.model import check_shared
 from fedshift_app.node import holdings, setup
 from fedshift_app.run import initial_model, precomputing
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.disk_space import size
 from fedshift_app.run.initial_model import InitialModel
-from fedshift_app.tasks import segmentation
-from fedshift_app.tasks.segmentation import model as mask_model
 from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.modules.catalog import MODULES
@@ -27,7 +26,7 @@ from fedshift_core.features import on_in
 from fedshift_core.limits import some
 from fedshift_core.params import Params
 from fedshift_core.plural import plural
-from fedshift_core.registry import Method
+from fedshift_core.registry import Method, imported
 from fedshift_core.wire.names import AVERAGED, BN_MEAN, CE, OWN, RETAKEN
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy, Observer
@@ -290,20 +289,20 @@ def restore(strategy: DomainStrategy, checkpoint: Checkpoint) -> None:
 def _check_networks(config: RunConfig, model: SplitModel, client_class: type[DomainClient], shared: Arrays) -> None:
     """Refuse noise on weights that do not travel, and networks that a run cannot be made of.
 
-    They lack gradients of single images (``dp-sgd``), or their features have different widths.
+    A feature refuses them, such as those without gradients of single images (``dp-sgd``), or their features have
+    different widths.
 
     Raises:
         ConfigError: With the key, or the names of their modules, or the width of each.
     """
     check_shared(config, shared)
     models = {config.model.name: model}
-    if config.privacy.of_images or client_class.equal_features:
+    checks = [imported(feature.network) for feature, _ in on_in(config) if feature.network]
+    if checks or client_class.equal_features:
         own = {name: config.model.model_copy(update={"name": name}) for name in config.model.per_node}
         models |= {name: setup.initial_model(config, network) for name, network in own.items() if name not in models}
-    for each in models.values() if config.privacy.of_images else ():
-        check_network(config, each, config.dataset.pixels)
-    for each in models.values() if config.task == segmentation.NAME else ():
-        mask_model.check_network(config, each)
+    for check, each in product(checks, models.values()):
+        check(config, each)
     if client_class.equal_features and len({each.feature_dim for each in models.values()}) > 1:
         listed = ", ".join(f"{name} {each.feature_dim}" for name, each in models.items())
         raise ConfigError(

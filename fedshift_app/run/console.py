@@ -17,7 +17,7 @@ from fedshift_core import log_levels
 from fedshift_core.accuracies import average, percent, worst
 from fedshift_core.env import LIVE
 from fedshift_core.errors import FedShiftError
-from fedshift_core.features import score_name
+from fedshift_core.features import task_of
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.plural import plural
 from fedshift_core.rounds import INITIAL_MODEL
@@ -141,7 +141,7 @@ def table(results: Mapping[str, Any], config: RunSettings) -> str:
     about = " (approximation)" if results.get("approximation") else ""
     what = INITIAL_MODEL if results.get("rounds") == 0 else f"{results['method']}{about}"
     title = (
-        f"{what} on {results['dataset']}: {score_name(config.task)} (%) of the {results['evaluated']}, "
+        f"{what} on {results['dataset']}: {task_of(config.task).score} (%) of the {results['evaluated']}, "
         f"{results['model']}, bn={results['bn']}, {plural(len(results['nodes']), 'node')}, seed {results['seed']}"
     )
     changed = [changed_text(results["changed"])] if results.get("changed") else []

@@ -20,7 +20,7 @@ ROUNDS = {
     "seconds": "seconds of all full rounds",
     "bytes": "array bytes of training, by direction",
     "lost_nodes": "parts of nodes that were lost, over all rounds",
-    "accuracy": "accuracy, or Dice of masks, in percent of the last scored round, by domain",
+    "accuracy": "accuracy, or the score of another task, in percent of the last scored round, by domain",
     "epsilon": "epsilon that a node has spent by dp-sgd",
     "folder_bytes": "bytes of the run folder",
     "free_bytes": "free bytes on the disk of the run folder",

@@ -43,17 +43,17 @@ class Pipeline:
 
     def train(self, x: Tensor, rng: torch.Generator, out: Tensor | None = None) -> Tensor:
         """Augment and normalise a batch; arguments and result as of :meth:`with_targets`."""
-        return self._train(x, None, rng, out)[0]
+        return self.with_targets(x, torch.zeros(len(x)), rng, out)[0]
 
     def with_targets(
         self, x: Tensor, y: Tensor, rng: torch.Generator, out: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Augment and normalise a batch, and move its masks with it.
+        """Augment and normalise a batch, and move its targets with it.
 
         Args:
             x: Images (B, H, W, 3), uint8, on the pipeline's device.
-            y: Labels (B,), which stay as they are, or masks (B, H, W), uint8. Where a mask says nothing of what moves
-                into the image, it is :data:`fedshift_datasets.listing.IGNORED`.
+            y: Labels (B,), which stay as they are, or those of pixels (B, H, W), uint8. They are
+                :data:`fedshift_datasets.listing.IGNORED` where something else moves into the image.
             rng: CPU generator of all that is drawn.
             out: Where the result may lie, float32, (at least B, H, W, 3): fresh memory for every batch costs
                 as much as the arithmetic. Not used where colours or sizes change.
@@ -61,44 +61,27 @@ class Pipeline:
         Returns:
             Images (B, 3, H, W), float32; with ``out``, until it is used again. And the targets.
         """
-        if y.ndim == 1:
-            return self._train(x, None, rng, out)[0], y
-        moved, masks = self._train(x, y, rng, out)
-        assert masks is not None
-        return moved, masks
-
-    def _train(
-        self, x: Tensor, masks: Tensor | None, rng: torch.Generator, out: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
         moves = draw_moves(len(x), self._config, rng)
-        masks = None if masks is None else moves.of_targets(masks)
+        y = moves.of_targets(y)
         if self._transforms is None:
             result = _room(x, out)
             size = _part(x, BYTES_IN_CACHE)
             frame, row = self._frame_for(x[:size]), self._row(x.shape[2])
             for part, moved, to in zip(torch.split(x, size), moves.cut(size), torch.split(result, size), strict=True):
                 _normalise_into(to, moved.apply_to(part, frame), *row)
-            return self._laid_out(result), masks
+            return self._laid_out(result), y
         # Colours are blended per channel, which is fast where each channel is one block of memory.
         real: Tensor = moves.apply_to(x).permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-        if masks is None:
-            real, _ = self._transforms(real.div_(255.0), rng)
-        else:
-            real, masks, _ = self._transforms(real.div_(255.0), self._as_masks(masks), rng)
+        from torchvision.tv_tensors import Mask  # type: ignore[import-untyped]  # as the transforms, not before
+
+        targets = y if y.ndim == 1 else Mask(y)  # so marked, they are stretched without mixing values
+        real, y, _ = self._transforms(real.div_(255.0), targets, rng)
         real.mul_(255.0 * self._scale[:, None, None]).add_(self._shift[:, None, None])
-        return real.contiguous(memory_format=self._layout), masks
+        return real.contiguous(memory_format=self._layout), y
 
     def _laid_out(self, images: Tensor) -> Tensor:
         """Return images (B, H, W, 3) as (B, 3, H, W): channels last a view, else a copy."""
         return images.permute(0, 3, 1, 2).contiguous(memory_format=self._layout)
-
-    @staticmethod
-    def _as_masks(masks: Tensor) -> Tensor:
-        """Mark masks as such for the transforms, which stretch them without mixing values."""
-        from torchvision.tv_tensors import Mask  # type: ignore[import-untyped]
-
-        marked: Tensor = Mask(masks)
-        return marked
 
     @property
     def only_moves(self) -> bool:
@@ -157,7 +140,7 @@ class Moves:
         return [Moves(self.padding, corner, flip) for corner, flip in parts]
 
     def of_targets(self, y: Tensor) -> Tensor:
-        """Return masks (B, H, W), uint8, moved as their images are; labels (B,) stay as they are."""
+        """Return targets of pixels (B, H, W), uint8, moved as their images are; labels (B,) stay as they are."""
         if y.ndim == 1:
             return y
         of_one = y[..., None]
@@ -189,7 +172,7 @@ class Moves:
 
 
 def make_frame(x: Tensor, padding: int, value: int = 0) -> Tensor:
-    """Return room for padded images (B, H, W, 3), or masks (B, H, W, 1), and mirror images, filled with a value.
+    """Return room for padded images (B, H, W, 3), or targets (B, H, W, 1), and mirror images, filled with a value.
 
     Its shape is (2 B, H + 2 padding, W + 2 padding, 3).
     """

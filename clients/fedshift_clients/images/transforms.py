@@ -49,9 +49,9 @@ class PerSample(v2.Transform):  # type: ignore[misc]
         """Return the transformed images."""
         raise NotImplementedError
 
-    def apply_to_masks(self, masks: Tensor, draws: Draws) -> Tensor:
-        """Return masks (B, H, W), uint8, moved as their images are; colours leave them as they are."""
-        return masks
+    def apply_to_targets(self, targets: Tensor, draws: Draws) -> Tensor:
+        """Return targets (B, H, W), uint8, moved as their images are; colours leave them as they are."""
+        return targets
 
     def make_params(self, flat_inputs: list[Any]) -> Draws:
         """Draw, when v2 asks for it."""
@@ -59,9 +59,9 @@ class PerSample(v2.Transform):  # type: ignore[misc]
         return self.draw(x.shape, rng)
 
     def transform(self, inpt: Any, params: Draws) -> Any:
-        """Transform the images and their masks, if any, and pass the generator on, when v2 asks for it."""
+        """Transform the images and their targets, if any, and pass the generator on, when v2 asks for it."""
         if isinstance(inpt, Mask):
-            return Mask(self.apply_to_masks(inpt.as_subclass(Tensor), params))
+            return Mask(self.apply_to_targets(inpt.as_subclass(Tensor), params))
         return self.apply_to(inpt, params) if isinstance(inpt, Tensor) else inpt
 
 
@@ -98,9 +98,9 @@ class RandomResizedCrop(PerSample):
         top, left = (place[0] * (h - height + 1)).floor(), (place[1] * (w - width + 1)).floor()
         return {"top": top, "left": left, "height": height, "width": width}
 
-    def apply_to_masks(self, masks: Tensor, draws: Draws) -> Tensor:
+    def apply_to_targets(self, targets: Tensor, draws: Draws) -> Tensor:
         """Cut and stretch each window; a pixel has the value of the nearest one, so that no classes are mixed."""
-        return self._stretched(masks[:, None].float(), draws, "nearest")[:, 0].to(masks.dtype)
+        return self._stretched(targets[:, None].float(), draws, "nearest")[:, 0].to(targets.dtype)
 
     def apply_to(self, x: Tensor, draws: Draws) -> Tensor:
         """Cut and stretch each window."""

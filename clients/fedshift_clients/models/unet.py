@@ -29,7 +29,7 @@ WIDTHS = (8, 24, 64)  # of the maps of unet:small, each half as high as the one 
 Shape = tuple[int, ...]
 
 
-class MaskHead(DeepHead):
+class DecoderHead(DeepHead):
     """A decoder as classifier: a linear layer at each pixel of the last map.
 
     Attributes:
@@ -59,11 +59,11 @@ def joined(maps: Sequence[Tensor]) -> Tensor:
     return torch.cat([each.flatten(1) for each in maps], dim=1)
 
 
-def mask_model(encoder: nn.Module, body: nn.Module, shapes: Sequence[Shape], width: int, classes: int) -> SplitModel:
-    """Return the model of an encoder whose features are maps of these shapes, and a decoder (:class:`MaskHead`)."""
+def decoder_model(encoder: nn.Module, body: nn.Module, shapes: Sequence[Shape], width: int, classes: int) -> SplitModel:
+    """Return the model of an encoder whose features are maps of these shapes, and a decoder (:class:`DecoderHead`)."""
     model = SplitModel(encoder, width, classes)
     model.feature_dim = sum(map(math.prod, shapes))
-    model.classifier = MaskHead(body, shapes, width, classes)
+    model.classifier = DecoderHead(body, shapes, width, classes)
     return model
 
 
@@ -138,7 +138,7 @@ def small(num_classes: int, size: int) -> SplitModel:
     if size % 2**halvings:
         raise ConfigError(f"model.name={SMALL_UNET} needs a dataset.size that {2**halvings} divides, found {size}")
     shapes = [(width, size >> place, size >> place) for place, width in enumerate(WIDTHS)]
-    return mask_model(SmallEncoder(), SmallDecoder(), shapes, WIDTHS[0], num_classes)
+    return decoder_model(SmallEncoder(), SmallDecoder(), shapes, WIDTHS[0], num_classes)
 
 
 def library() -> Any:
@@ -262,7 +262,7 @@ def build(name: str, num_classes: int, size: int) -> SplitModel:
     made = _made(name, size)
     encoder = UnetEncoder(made.encoder.model, name, plan)
     width: int = made.segmentation_head[0].in_channels
-    return mask_model(encoder, LibraryDecoder(made.decoder, size), plan.shapes, width, num_classes)
+    return decoder_model(encoder, LibraryDecoder(made.decoder, size), plan.shapes, width, num_classes)
 
 
 def find(name: str) -> Network:

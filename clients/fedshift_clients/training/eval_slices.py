@@ -21,7 +21,7 @@ class Scores:
     """How a model did on a set of images.
 
     Attributes:
-        correct: Correct top-1 predictions; of masks the sum of their scores.
+        correct: Correct top-1 predictions; of other tasks the sum of the scores of images.
         loss_sum: Cross-entropy summed over the images.
         others: Correct predictions of the same images scored in another way, by its name.
         seen: What observers made of the images, by their name; those of several sets add up.

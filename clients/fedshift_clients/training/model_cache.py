@@ -182,12 +182,11 @@ class DeviceImages:
     def get(self, images: ImageSet, *, labels_only: bool = False) -> tuple[Tensor, Tensor]:
         """Return images (N, H, W, 3), uint8, and targets on the device. Images that do not fit are on the CPU.
 
-        Targets are labels (N,), or the masks (N, H, W), uint8, of images that have them.
+        Targets are labels (N,), or those of pixels (N, H, W), uint8, of images that have them.
 
         With ``labels_only`` there are no images, (0,): pixels that nobody looks at are not read.
         """
-        targets = images.y if images.masks is None else images.masks
-        y = view(targets)
+        y = view(targets := images.targets)
         if labels_only:
             return torch.empty(0, dtype=torch.uint8), y.to(self._device)
         x = view(images.x)

@@ -185,7 +185,7 @@ def _cross_entropy(model: SplitModel) -> Callable[[Tensor], Tensor]:
     def losses(x: Tensor) -> Tensor:
         logits = model(x)[1].float()
         y = torch.arange(len(x), device=x.device) % model.num_classes
-        # Of a mask: the class of each pixel.
+        # Of a decoder: the class of each pixel.
         of_pixels = y.view(-1, *[1] * (logits.ndim - 2)).expand(len(x), *logits.shape[2:])
         return nn.functional.cross_entropy(logits, of_pixels, reduction="none").reshape(len(x), -1).mean(1)
 

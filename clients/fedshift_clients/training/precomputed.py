@@ -23,7 +23,7 @@ from torch import Tensor
 from fedshift_clients.images.augment import Pipeline
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.shortcut import Shortcut, depth_of
-from fedshift_clients.models.unet import MaskHead
+from fedshift_clients.models.unet import DecoderHead
 from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.memory import one_arena
@@ -93,7 +93,7 @@ class FrozenFeatures:
         """
         self._keep(model, config, images, layout)
         self._model, self._size, self._precision = model, size, of_products
-        self._joined_maps = isinstance(model.classifier, MaskHead)
+        self._joined_maps = isinstance(model.classifier, DecoderHead)
         self._workers = (threads or len(os.sched_getaffinity(0))) if self._device.type == "cpu" else 1
         self._shortcut = Shortcut(model, depth_of(model, config.freeze), size)
         self.depth = self._shortcut.depth
@@ -176,7 +176,7 @@ class FrozenFeatures:
         Args:
             images: The images.
             index: Which of them (B,).
-            labels: The labels of all (N,), or their masks (N, H, W).
+            labels: The labels of all (N,), or targets of pixels (N, H, W).
             views: Augmented views of each, 1 or 2; 0 for the image as it is.
             rngs: CPU generators of the first and the second view.
             epoch: Passed on.

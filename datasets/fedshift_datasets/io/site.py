@@ -82,6 +82,11 @@ class Site:
         cut = dict.fromkeys(file_of(name) for name in self.pictures.names if SLICE in name)
         return (*self.tables, *dicom, *cut)
 
+    @property
+    def unread(self) -> bool:
+        """Whether labels are not read when it is found: of npz files, and of images with masks."""
+        return bool(self.archives or self.pictures.masks)
+
     @functools.cached_property
     def splits(self) -> tuple[Split, ...]:
         """The splits that it has."""

@@ -112,9 +112,7 @@ def export(config: RunConfig, requested_nodes: int | None, output: Path) -> list
             for (domain, split), images in _unnamed(_images(config, divided, where, dealt)).items():
                 files.write_npz(inside / f"{domain}_{split}.npz", images, classes)
             if public is not None:
-                files.write_npz(
-                    inside / f"{catalog.PUBLIC}_train.npz", ImageSet(public.x, public.y, masks=public.masks), classes
-                )
+                files.write_npz(inside / f"{catalog.PUBLIC}_train.npz", public.but(groups=None, spacing=None), classes)
         part.rename(output)
     return folders
 
@@ -171,10 +169,7 @@ def _unnamed(images: Images) -> Images:
         groups = [
             name and numbers.setdefault((domain, same_names.patient(name)), str(len(numbers) + 1)) for name in known
         ]
-        alike = np.array(groups, np.str_)
-        unnamed[domain, split] = (
-            ImageSet(each.x, each.y, groups=alike, masks=each.masks, spacing=each.spacing) if known else each
-        )
+        unnamed[domain, split] = each.but(groups=np.array(groups, np.str_)) if known else each
     return unnamed
 
 

@@ -195,6 +195,7 @@ FEATURE = Feature(
     hides="without noise",
     completed=_in_float32,
     rules=_rules,
+    network="fedshift_app.features.privacy.model:check_network",
     rounds_key="privacy.target_epsilon",
     train_reply=(Key(wire.EPSILON, "float", "epsilon that the node's rounds so far have spent, by their number"),),
 )

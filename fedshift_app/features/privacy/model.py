@@ -34,21 +34,23 @@ def check_shared(config: "RunConfig", shared: Mapping[str, NDArray[Any]]) -> Non
             )
 
 
-def check_network(config: "RunConfig", model: "SplitModel", size: int) -> None:
+def check_network(config: "RunConfig", model: "SplitModel") -> None:
     """Refuse a network whose images are mixed in a batch, or of which Opacus finds no gradients of single images.
 
     Args:
         config: The run.
         model: The network, complete, on the CPU.
-        size: Height and width of its images.
 
     Raises:
         ConfigError: With the names of its modules, or if packages are missing.
     """
+    if not Options.read(config).of_images:
+        return
     import torch
 
     from fedshift_clients.training.per_image import check
 
+    size = config.dataset.pixels
     dp_accounting.check_installed()  # only here: results of such runs are read without them
     x = torch.rand(_IMAGES, 3, size, size, generator=torch.Generator().manual_seed(0))
     check(model, x, freeze_batchnorm=config.model.bn == "freeze")

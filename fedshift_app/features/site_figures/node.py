@@ -15,14 +15,15 @@ from fedshift_app.features.site_figures import due
 from fedshift_app.features.site_figures import numbers as site_numbers
 from fedshift_app.features.site_figures.numbers import Scored
 from fedshift_clients.base import DomainClient
-from fedshift_clients.features import Call, Next, NodeFeature, Reply, Request
+from fedshift_clients.features import Call, Next, NodeFeature, Rate, Reply, Request
 from fedshift_clients.training.eval_slices import Scores
 from fedshift_clients.training.inputs import Observer
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.plural import plural
 from fedshift_core.run_settings import RunSettings
-from fedshift_core.wire.names import ASK_SITE_FIGURES, DOMAINS, DRAWN, SITE_FIGURES, STARTS, STOPS
+from fedshift_core.wire import site_figures
+from fedshift_core.wire.names import ASK_SITE_FIGURES, DOMAINS, DRAWN, SITE_COUNTS, SITE_FIGURES, STARTS, STOPS
 from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, OVERALL, UNKNOWN, SiteNumbers
 from fedshift_datasets.base import ImageSet
 
@@ -124,6 +125,14 @@ class SiteFiguresOnNode(NodeFeature):
         if figures:
             reply.records[self.record] = figures
         return reply
+
+    def in_steps(self, figures: Arrays, rates: Callable[[str], Rate], least: int) -> Arrays:
+        """Return figures rounded, with intervals of the rounded ones."""
+        rounded: Arrays = {}
+        for domain in (name.removeprefix(SITE_COUNTS) for name in figures if name.startswith(SITE_COUNTS)):
+            numbers = site_figures.from_arrays(figures, domain)
+            rounded |= site_numbers.rounded(numbers, rates(domain), least).arrays(domain)
+        return rounded
 
     def _watching(self, call: Call, whole: frozenset[str]) -> Callable[[ImageSet], Observer]:
         """Return what makes an observer of these whole test sets."""

@@ -1,13 +1,15 @@
 """Segmentation: a class for each pixel (``task: segmentation``)."""
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
+from fedshift_app.tasks import TaskName
 from fedshift_core.disclosure import CLASS
 from fedshift_core.errors import ConfigError
 from fedshift_core.features import Case, Feature, FeatureOptions, Key, Need, ours, said, value_of
 from fedshift_core.params import ConfigModel
+from fedshift_core.tasks import Task
 
 NAME = "segmentation"
 #: Names on the wire: whether figures of masks are asked for, and the record with them.
@@ -34,57 +36,48 @@ class Options(FeatureOptions):
     """The keys of the task."""
 
     section = ""
-    task: Literal["classification", "segmentation"] = Field(
+    task: TaskName = Field(
         "classification", description="What is learnt of images: a class each, or a class of each pixel."
     )
     segmentation: MaskOptions = Field(MaskOptions(), description="Loss and figures of masks (task=segmentation).")
 
 
-def _counts_classes() -> list[str]:
-    """Return the keys that turn on what counts images by their class, of which a mask has several."""
-    return [feature.key for feature in ours() if feature.word == CLASS and feature.name != NAME]
-
-
-def _stated(config: Any, key: str) -> bool:
-    section, _, name = key.partition(".")
-    return name in getattr(config, section).model_fields_set and bool(value_of(config, key))
-
-
 def _completed(config: Any) -> Any:
-    """Return the configuration without what counts images by class, which is on where nothing is said of it."""
+    """Return the configuration without what counts images by class, which is on where nothing is said of it.
+
+    A mask has several classes.
+    """
     if config.task != NAME:
         return config
-    changes: dict[str, dict[str, bool]] = {}
-    for key in _counts_classes():
-        if _stated(config, key):
+    sections: dict[str, Any] = {}
+    for key in (feature.key for feature in ours() if feature.word == CLASS and feature.name != NAME):
+        section, _, name = key.partition(".")
+        own = sections.get(section, getattr(config, section))
+        if name in own.model_fields_set and getattr(own, name):
             raise ConfigError(
                 f"{said(key, True)} counts images by their class; with task=segmentation allowed is false"
             )
-        section, _, name = key.partition(".")
-        changes.setdefault(section, {})[name] = False
-    return config.model_copy(
-        update={name: getattr(config, name).model_copy(update=off) for name, off in changes.items()}
-    )
+        sections[section] = own.model_copy(update={name: False})
+    return config.model_copy(update=sections)
 
 
 def _rules(case: Case) -> str:
     config = case.config
-    masked, name = config.dataset.known().masked, config.dataset.name
-    if config.task != NAME and config.segmentation != MaskOptions():
-        return f"segmentation: its keys do nothing with task={config.task}; they need task={NAME}"
-    if config.dataset.masks and config.task != NAME:
-        return f"dataset.masks=true needs task={NAME}, found task={config.task}"
-    if (config.task == NAME) not in masked:
-        have = f"have masks; allowed is {NAME}" if True in masked else "have no masks; allowed is classification"
-        return f"task={config.task}: images of {name} {have}"
     if config.task != NAME:
-        return _decodes(config)
+        return _of_another(config)
     if not config.segmentation.ce and not config.segmentation.dice:
         return "segmentation.ce=0 and segmentation.dice=0 leave no loss; one of them must be above 0"
     return _adapts(config) or _of_whole_images(config) or _kept_views(config)
 
 
-def _decodes(config: Any) -> str:
+def _of_another(config: Any) -> str:
+    """Return what of segmentation a run of another task has."""
+    if config.segmentation != MaskOptions():
+        return f"segmentation: its keys do nothing with task={config.task}; they need task={NAME}"
+    if config.dataset.masks:
+        return f"dataset.masks=true needs task={NAME}, found task={config.task}"
+    if False not in config.dataset.known().masked:
+        return f"task={config.task}: images of {config.dataset.name} have masks; allowed is {NAME}"
     from fedshift_clients.models.catalog import has_decoder
 
     named = [name for name in (config.model.name, *config.model.per_node) if has_decoder(name)]
@@ -130,12 +123,30 @@ FEATURE = Feature(
     section="fedshift_app.tasks.segmentation.show:Section",
     place=155,
     options=Options,
-    needs=(Need("masks"),),
+    needs=(Need("dense targets"),),
     completed=_completed,
     rules=_rules,
     evaluate=(Key(ASK, "bool", "work out figures of masks by class"),),
     records=(Key(RECORD, "arrays", "figures of masks by class, with images and patients behind them, in px or mm"),),
     word=CLASS,
     tells="figures of masks by class, with numbers of images and patients",
-    score="Dice of images",
+    network="fedshift_app.tasks.segmentation.model:check_network",
+    task=Task(
+        score="Dice of images",
+        kind="image-segmentation",
+        metric="dice",
+        piece="pixel",
+        target="mask",
+        dataset={"masks": True},
+        score_of_each="fedshift_app.tasks.segmentation.losses:image_scores",
+        predictions="fedshift_app.tasks.segmentation.predictions:Masks",
+        found="fedshift_datasets.sets.folders:has_masks",
+        line="task: segmentation   # each image has a mask; classes are named in the order of its values, the "
+        "background first\n",
+        network="unet:small",
+        why="small and untrained; unet:resnet18 (fedshift[segmentation]) has any encoder of timm",
+        optimizer="  optimizer: adam    # a decoder that begins untrained learns by SGD in many more rounds\n"
+        "  lr: 0.003\n",
+        methods=("fedavg", "fedbn", "fedprox", "local"),
+    ),
 )

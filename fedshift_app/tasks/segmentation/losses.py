@@ -54,8 +54,10 @@ class MaskLoss(ClassLoss):
         return dice[:, 0 if self._options.background else 1 :].mean(1)
 
 
-def overlaps(predicted: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return of each image and class the pixels that both have, and the sum of those of each, (B, C) in float64.
+def image_scores(predicted: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Return the score of each image (B,): the mean Dice of the classes besides the background that either has.
+
+    It is 1 where neither has any: nothing was to be found, and nothing was.
 
     Args:
         predicted: (B, H, W).
@@ -64,17 +66,10 @@ def overlaps(predicted: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor
     """
     counts = (y != IGNORED).flatten(1)
     own, said = (
-        F.one_hot(torch.where(counts, mask.flatten(1), 0), classes) * counts[..., None] for mask in (y, predicted)
+        F.one_hot(torch.where(counts, mask.flatten(1), 0), classes)[..., 1:] * counts[..., None]
+        for mask in (y, predicted)
     )
-    return (own * said).sum(1).double(), (own + said).sum(1).double()
-
-
-def image_scores(predicted: Tensor, y: Tensor, classes: int) -> Tensor:
-    """Return the score of each image (B,): the mean Dice of the classes besides the background that either has.
-
-    It is 1 where neither has any: nothing was to be found, and nothing was. Arguments as of :func:`overlaps`.
-    """
-    both, either = (part[:, 1:] for part in overlaps(predicted, y, classes))
+    both, either = (pixels.sum(1).double() for pixels in (own * said, own + said))  # B x (C - 1)
     there = either > 0
     dice = torch.where(there, 2 * both / either.clamp(min=1), 0).sum(1) / there.sum(1).clamp(min=1)
     return torch.where(there.any(1), dice, 1.0)

@@ -12,8 +12,9 @@ from torch import Tensor
 from fedshift_app.features.site_figures import due
 from fedshift_app.features.site_figures.node import SiteFiguresOnNode
 from fedshift_app.tasks.segmentation import ASK, MILLIMETRES, PIXELS, RECORD, UNITS, figures, losses
+from fedshift_app.tasks.segmentation.figures import rounded
 from fedshift_clients.base import DomainClient
-from fedshift_clients.features import Call, Place, Request
+from fedshift_clients.features import Call, Place, Rate, Request
 from fedshift_clients.training.eval_slices import Scores
 from fedshift_clients.training.inputs import Observer
 from fedshift_core.arrays import Arrays
@@ -86,6 +87,10 @@ class MasksOnNode(SiteFiguresOnNode):
         """Allow figures in the rounds in which the run has them."""
         asks = request.given.get(ASK) is True and due(request.config, request.server_round)
         return request.but(ASK, "" if asks else f"this run has no figures of masks in this round, {request.late}")
+
+    def in_steps(self, figures: Arrays, rates: Callable[[str], Rate], least: int) -> Arrays:
+        """Return figures rounded, without intervals and distances."""
+        return {name: rounded(site, rates(name), least) for name, site in figures.items()}
 
     def _watching(self, call: Call, whole: frozenset[str]) -> Callable[[ImageSet], Observer]:
         return lambda images: Watching(images, whole)

@@ -30,8 +30,8 @@ DETAILS = dict.fromkeys(("node", "site", "before"), "") | {"parts": "global", "m
 DETAILS["origin"] = Origin(**NUMBERS, **WORDS, run_id="", versions={})
 
 
-def model_of(folder: Path, network: str, options: str = "") -> Path:
-    config = resolve({"set": f"model.name={network} {options}"})
+def model_of(folder: Path, network: str, options: str = "", **flat: str) -> Path:
+    config = resolve({"set": f"model.name={network} {options}", **flat})
     state = scorer.bare_client(config, config.model).model.state_dict()
     saving.write(folder, config, {name: t.numpy() for name, t in state.items()}, "safetensors", DETAILS)
     return folder
@@ -171,6 +171,23 @@ def test_where_an_adaptation_cannot_be_had(model: Path, pictures: Path, tmp_path
             predicting.predict(model, [pictures], **given)
     with refused(ConfigError, "2 images"):
         predicting.predict(model, [pictures / "0" / "0.png"], adapt="tent")
+
+
+def test_a_model_of_masks_says_shares_of_pixels_and_writes_masks(model: Path, pictures: Path, tmp_path: Path) -> None:
+    masks, out = model_of(tmp_path / "masks", "unet:small", experiment="handwritten-masks"), tmp_path / "out"
+    for of, given, named in (
+        (model, {"folder": out}, ("--masks", "class")),
+        (masks, {"adapt": "tent"}, ("--adapt tent", "one class")),
+        (masks, {"folder": out}, ("--masks", "0.png")),
+    ):
+        with refused(ConfigError, *named):
+            predicting.predict(of, [pictures], **given)
+    predictions = predicting.predict(masks, [pictures / "3"], folder=out)
+    (first, *_), shares = predictions.frame().to_dict("records"), predictions.probabilities
+    with Image.open(first["mask"]) as mask, Image.open(first["file"]) as image:
+        assert mask.size == image.size
+    assert [first[f"pixels({name})"] for name in predictions.model.classes] == shares[0].tolist()
+    assert len(shares) == 5 and predictions.metrics() is None and len(list(out.glob("overlay/*.png"))) == 5
 
 
 def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp_path: Path) -> None:

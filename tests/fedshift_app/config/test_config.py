@@ -78,7 +78,7 @@ def test_every_experiment_resolves_with_every_method(experiment: str, monkeypatc
             "train.optimizer=adam": by_sgd,
             "so all nodes need the same network": "-heterog" in experiment and not own.client_class().heterogeneous,
             "model.": frozen and own.needs.get("network") == "batchnorm",  # none trains
-            "task=segmentation": experiment == "handwritten-masks" and bool(needs.why_not("masks", own)),
+            "task=segmentation": experiment == "handwritten-masks" and bool(needs.why_not("dense targets", own)),
             "model.freeze=encoder": "model.freeze=encoder" in own.short and "-pretrained" not in experiment,
         }
         if any(problems.values()):

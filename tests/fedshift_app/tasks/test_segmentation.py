@@ -143,7 +143,7 @@ FITS = {
 
 
 def test_methods_that_need_no_class_of_an_image_fit() -> None:
-    assert {m.name for m in registry.listed() if not needs.why_not("masks", m)} >= FITS
+    assert {m.name for m in registry.listed() if not needs.why_not("dense targets", m)} >= FITS
     refusing = {
         "fedproto",
         "i2pfl",
@@ -157,7 +157,7 @@ def test_methods_that_need_no_class_of_an_image_fit() -> None:
         "fedseproto",
         "fedmd",
     }
-    assert all(needs.why_not("masks", registry.get(name)) for name in refusing)
+    assert all(needs.why_not("dense targets", registry.get(name)) for name in refusing)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from fedshift_app.config.layers import parse_set
 from fedshift_app.config.sections import RunConfig
 from fedshift_core import atomic_io, json_text, same_names
 from fedshift_core.errors import ConfigError, DataError
+from fedshift_core.features import task_of
 from fedshift_core.limits import as_found, shortened, shown
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import as_yaml
@@ -136,11 +137,12 @@ def _own_domains(model: Model, request: Request, other: str) -> list[str] | None
     typed = {key.removeprefix("dataset."): value for key, value in request.given.items() if key.startswith("dataset.")}
     base = {"name": other} if other else kept.model_dump(mode="json")
     data_dir = str(request.flat.get("data-dir", "") or request.given.get("dataset.data_dir", ""))
-    section = base | {"domains": ()} | typed | {"data_dir": data_dir, "classes": ()}
+    own = task_of(model.about.task).dataset  # whose classes no folder is named after
+    section = base | dict(own) | {"domains": ()} | typed | {"data_dir": data_dir, "classes": ()}
     if not data_dir or folder_classes.dataset(str(section["name"]), section.get("of", "")).own is None:
         return None
     try:
-        found = folder_classes.filled(section | ({"classes": classes} if section.get("masks") else {}))
+        found = folder_classes.filled(section | ({"classes": classes} if own else {}))
         if any(same_names.place(name, classes) is None for name in found["classes"]):
             raise _other_classes(model, data_dir, found["classes"])
     except DataError:  # labels that are numbers: the model's classes say what they mean, or the images are missing

@@ -13,7 +13,7 @@ from fedshift_app.config import registry
 from fedshift_app.features.figures.show import test_images
 from fedshift_core.accuracies import average, percent, worst
 from fedshift_core.cells import csv_text
-from fedshift_core.features import score_name
+from fedshift_core.features import task_of
 from fedshift_core.limits import few, plain
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def table(models: Sequence[Scored]) -> str:
     counts = {tuple(each["domains"].get(name, {}).get("images") for name in domains) for each in models}
     if len(counts) == 1:
         rows.append(("test images", "", *("" if number is None else str(number) for number in counts.pop()), "", ""))
-    notes = [" or ".join(dict.fromkeys(score_name(each["task"]) for each in models)) + " (%)"]
+    notes = [" or ".join(dict.fromkeys(task_of(each["task"]).score for each in models)) + " (%)"]
     if not all(domain["trained_on"] for each in models for domain in each["domains"].values()):
         notes.append("*: no node of the model's training held this domain")
     return "\n".join(["", *columns(rows, numbers=True, ruled=True, indent=""), "", *notes])

@@ -21,7 +21,6 @@ from fedshift.run.html.drawing import (
     shown_rounds,
 )
 from fedshift_core.accuracies import average, percent
-from fedshift_core.features import score_name
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 from fedshift_core.losses import Losses
 from fedshift_core.plural import capital, plural
@@ -31,7 +30,6 @@ from fedshift_core.wire.names import LOSS_TERM
 Lines = Sequence[Mapping[str, Any]]
 MARKED_ROUNDS = 15  # up to this number, each round has a marker
 MEGABYTE = 1e6
-ACCURACY = score_name("classification")
 #: By key of a line, the label of its axis, its name, and what the caption says of it.
 OF_DOMAINS = {
     "accuracy": ("{score} (%)", "{Score}", "{Score} by domain; dashed: their mean."),
@@ -42,7 +40,7 @@ OF_DOMAINS = {
 }  # fmt: skip
 
 
-def by_domain(lines: Lines, domains: Sequence[str], key: str, score: str = ACCURACY) -> Plot | None:
+def by_domain(lines: Lines, domains: Sequence[str], key: str, score: str) -> Plot | None:
     """Draw the score or the test loss of each domain over the rounds; None if no round has one."""
     scored = [line for line in lines if line.get(key)]
     if not scored:
@@ -101,7 +99,7 @@ def _gaps(lines: Lines, scored: Lines, averages: Any) -> list[str]:
     return notes
 
 
-def bars(results: Mapping[str, Any], score: str = ACCURACY) -> Plot | None:
+def bars(results: Mapping[str, Any], score: str) -> Plot | None:
     """Draw the summary's score of each domain, with AVG and STD unless they are missing; None without a number."""
     domains, overall = results["domains"], Losses.of(results).overall(results["domains"])
     avg, std, count = overall.avg, overall.std, len(domains)

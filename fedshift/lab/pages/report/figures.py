@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fedshift.lab.pages.report import by_class, maps, masks, site_images
+from fedshift.lab.pages.report import by_class, examples, maps, site_images
 from fedshift.lab.pages.report.predictions import Sight
 from fedshift.run.html import site_section
 from fedshift.run.html.confusion import Ints, confusion_of
@@ -12,7 +12,6 @@ from fedshift.run.html.sections import Section
 from fedshift.run.reading import Record
 from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_app.features.figures.show import Figures, images_text
-from fedshift_app.tasks import segmentation
 from fedshift_core.limits import MOST_SHOWN
 from fedshift_core.plural import plural
 from fedshift_core.rounds import round_name
@@ -30,8 +29,8 @@ def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Sect
         numbers: Receives the numbers behind the figures, for ``report.json``.
     """
     numbers |= {"classes": list(record.classes), "missing": sight.missing or sight.nothing, "domains": {}}
-    if record.config.task == segmentation.NAME:
-        return [masks.section(record, sight, numbers)]
+    if record.task.score_of_each:
+        return [examples.section(record, sight, numbers)]
     counted = _counted(record, sight)
     parts = [_confusions(record, sight, counted, numbers), _features(record, sight)]
     for part in parts:

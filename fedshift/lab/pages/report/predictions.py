@@ -49,8 +49,8 @@ class View:
         anew: Whether the node has no private parts of this run, so that initial ones were used.
         total: The number of test images of the domain.
         y: True classes of the scored images, (N,).
-        predicted: Predicted classes, (N,); of masks (N, H, W).
-        features: (N, D); none of masks, (N, 0).
+        predicted: Predicted classes, (N,); of pixels (N, H, W).
+        features: (N, D); none of pixels, (N, 0).
         images: The scored images.
     """
 

@@ -12,7 +12,6 @@ from fedshift_app.config.keys import NONE, as_requested, flat
 from fedshift_app.run import shown
 from fedshift_app.run.shown import Final
 from fedshift_core.accuracies import percent
-from fedshift_core.features import score_name
 from fedshift_core.limits import plain
 from fedshift_core.losses import Losses
 from fedshift_core.plural import capital, plural
@@ -59,8 +58,8 @@ def sections(record: Record) -> list[Section]:
 
 
 def _accuracy(record: Record) -> Section:
-    results, domains, score = record.results, record.config.dataset.domains, score_name(record.config.task)
-    part = Section("accuracy", "Accuracy" if record.config.task == "classification" else capital(score))
+    results, domains, score = record.results, record.config.dataset.domains, record.task.score
+    part = Section("accuracy", capital(score))
     if results is None:
         part.notes = ["No round has been scored on all test images."]
     else:
@@ -85,11 +84,7 @@ def notes_of(record: Record, final: Final) -> list[str]:
     """Return what stands under the table of results."""
     results = record.results or {}
     notes = [f"Warning: {record.contradiction}."] if record.contradiction else []
-    notes += (
-        [f"{capital(score_name(record.config.task))} (%) of the {results['evaluated']}."]
-        if "evaluated" in results
-        else []
-    )
+    notes += [f"{capital(record.task.score)} (%) of the {results['evaluated']}."] if "evaluated" in results else []
     notes += [f"{capital(line)}." for line in final.notes]
     if chosen := results.get("chosen_round"):
         notes.append(f"The model of round {chosen['round']} is kept, and is the one that this page looks at.")
@@ -102,7 +97,7 @@ def _training(record: Record) -> Section:
         return Section("training", "Training", notes=["There is no full round."])
     drawn = [
         curves.losses(lines),
-        curves.by_domain(lines, record.config.dataset.domains, "test_loss", score_name(record.config.task)),
+        curves.by_domain(lines, record.config.dataset.domains, "test_loss", record.task.score),
         curves.costs(lines),
     ]
     events = list(_events(lines))

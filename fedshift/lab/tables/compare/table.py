@@ -16,7 +16,7 @@ from fedshift.lab.tables.results.settings import BASELINE, BN_ORDER, BN_STATISTI
 from fedshift_app.config import registry
 from fedshift_core.accuracies import AVG, OVERALL, STD
 from fedshift_core.errors import ConfigError
-from fedshift_core.features import score_name
+from fedshift_core.features import task_of
 from fedshift_core.limits import as_found, some
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import BN_SCORE
@@ -160,8 +160,8 @@ def title(runs: Sequence[Run], score: str, *, held_out: bool) -> str:
 
 def measure(score: str, runs: Sequence[Run]) -> str:
     """Return what a score of runs measures, in percent."""
-    tasks = dict.fromkeys(run.resolved.task for run in runs)
-    return "scores" if score in metrics.MEASURES else metrics.FIGURES.get(score, " or ".join(map(score_name, tasks)))
+    names = dict.fromkeys(task_of(run.resolved.task).score for run in runs)
+    return "scores" if score in metrics.MEASURES else metrics.FIGURES.get(score, " or ".join(names))
 
 
 def with_statistics(runs: Sequence[Run], score: str) -> list[Run]:

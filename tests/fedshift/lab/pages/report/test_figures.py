@@ -17,7 +17,7 @@ def test_many_domains_are_readable() -> None:
     accuracy = {name: 50.0 + i % 7 for i, name in enumerate(names)} | {names[3]: 10.0, names[5]: 90.0}
     lines = [{"round": n, "accuracy": accuracy} for n in (1, 2)]
     with drawing.style():
-        few, many, most = (curves.by_domain(lines, names[:n], "accuracy").figure for n in (6, 24, 30))
+        few, many, most = (curves.by_domain(lines, names[:n], "accuracy", "Dice").figure for n in (6, 24, 30))
     assert max(few.get_figheight(), most.get_figheight()) < 3.6 and many.get_figheight() > 5
     looks = {(line.get_color(), str(line.get_linestyle()), line.get_marker()) for line in many.axes[0].lines}
     assert len(looks) == 25
