@@ -92,13 +92,11 @@ class Plot:
     Attributes:
         figure: The figure.
         name: Its name on the page, which no other figure has.
-        title: A text alternative of one or two sentences.
-        caption: The text under it.
+        caption: The text under it, which is its text alternative too.
     """
 
     figure: Figure
     name: str
-    title: str
     caption: str
 
     @functools.cached_property
@@ -108,7 +106,7 @@ class Plot:
         without = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         with style(), mpl.rc_context({"svg.hashsalt": self.name}):  # ids of figures on a page differ
             self.figure.savefig(file, format="svg", transparent=True, metadata=without, dpi=144)
-        label = escape(self.title)
+        label = escape(self.caption)
         head = f'<svg class="plot" role="img" \\1 aria-label="{label}"><title>{label}</title>'
         drawn = re.sub(
             r'.*<svg [^>]*(viewBox="[^"]+")[^>]*>',

@@ -25,20 +25,17 @@ from fedshift_core.features import score_name
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 from fedshift_core.losses import Losses
 from fedshift_core.plural import capital, plural
-from fedshift_core.rounds import INITIAL_MODEL, last_rounds, round_name
+from fedshift_core.rounds import last_rounds, round_name
 from fedshift_core.wire.names import LOSS_TERM
 
 Lines = Sequence[Mapping[str, Any]]
 MARKED_ROUNDS = 15  # up to this number, each round has a marker
 MEGABYTE = 1e6
 ACCURACY = score_name("classification")
-#: By key of a line, the label of its axis, its name, and what the caption says of it.
+#: By key of a line, the label of its axis, and its caption.
 OF_DOMAINS = {
-    "accuracy": ("{score} (%)", "{Score}", "{Score} by domain; dashed: their mean."),
-    "test_loss": (
-        "test loss", "Test loss", "Mean loss on the test images by domain. It rises while the {score} stays "
-        "where a model is too sure.",
-    ),
+    "accuracy": ("{score} (%)", "{Score} by domain; dashed: their mean."),
+    "test_loss": ("test loss", "Test loss by domain. It rises while the {score} stays where a model is too sure."),
 }  # fmt: skip
 
 
@@ -47,9 +44,9 @@ def by_domain(lines: Lines, domains: Sequence[str], key: str, score: str = ACCUR
     scored = [line for line in lines if line.get(key)]
     if not scored:
         return None
-    label, name, caption = (text.format(score=score, Score=capital(score)) for text in OF_DOMAINS[key])
+    label, caption = (text.format(score=score, Score=capital(score)) for text in OF_DOMAINS[key])
     figure, (axes,) = canvas(3.2)
-    rounds, last = [line["round"] for line in scored], scored[-1]
+    rounds = [line["round"] for line in scored]
     notes = _plot_domains(axes, rounds, {d: np.array([line[key].get(d) for line in scored], float) for d in domains})
     if key == "accuracy":
         averages = np.array([average(line[key]) for line in scored], float)
@@ -59,13 +56,9 @@ def by_domain(lines: Lines, domains: Sequence[str], key: str, score: str = ACCUR
     axes.grid(axis="y")
     shown_rounds(axes, lines[-1]["round"])
     legend_above(figure, axes)
-    form = ".1f" if key == "accuracy" else ".3g"
-    values = [f"{d} {'missing' if value is None else format(value, form)}" for d, value in last[key].items()]
-    when = (
-        f"over {plural(len(lines), 'round')}; in {round_name(rounds[-1])}" if rounds[-1] else f"of the {INITIAL_MODEL}"
-    )
-    title = f"{name} by domain {when}: {', '.join(values)}."
-    return Plot(figure, key, title, " ".join([caption, *notes]))
+    if lacking := [domain for domain, value in scored[-1][key].items() if value is None]:
+        notes.append(f"Missing in {round_name(rounds[-1])}: {', '.join(lacking)}.")
+    return Plot(figure, key, " ".join([caption, *notes]))
 
 
 def _plot_domains(axes: Axes, rounds: Sequence[int], values: Mapping[str, Any]) -> list[str]:
@@ -122,11 +115,9 @@ def bars(results: Mapping[str, Any], score: str = ACCURACY) -> Plot | None:
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel(f"{score} (%)")
     axes.tick_params(axis="y", length=0)
-    text = ", ".join(f"{name} {percent(value)}" for name, value in domains.items())
     rounds = last_rounds(results["averaged_rounds"], "scored ")
     over = " AVG ± STD: over the domains (ddof = 1)." if spread else ""
-    title = f"Mean {score} of the {rounds}: {text}; AVG {percent(avg)}{spread}."
-    return Plot(figure, "bars", title, f"Mean of the {rounds}.{over}")
+    return Plot(figure, "bars", f"Mean {score} of the {rounds}.{over}")
 
 
 def losses(lines: Lines) -> Plot | None:
@@ -151,12 +142,10 @@ def losses(lines: Lines) -> Plot | None:
     for place in axes[max(0, len(names) - columns) : len(names)]:
         place.set_xlabel("round")
         place.tick_params(labelbottom=True)
-    last = lines[-1]["losses"]
-    ended = ", ".join(f"{term} {last[name]:.3g}" for name, term in names.items() if last.get(name) is not None)
-    title = f"Training loss and its terms over the rounds; in the last round: {ended}."
     more = f" {len(terms) - len(names)} more are in metrics.jsonl." if len(terms) > len(names) else ""
+    terms_text = ", ".join(names.values())
     return Plot(
-        figure, "losses", title, f"Training loss and its weighted terms, means over the nodes of a round.{more}"
+        figure, "losses", f"Training loss and its weighted terms, means over a round's nodes: {terms_text}.{more}"
     )
 
 
@@ -182,7 +171,7 @@ def costs(lines: Lines) -> Plot:
         f"Seconds and megabytes by round: {sum(spent):.1f} s in {plural(len(lines), 'round')}, {sum(up):.1f} MB from "
         f"the nodes, {sum(down):.1f} MB to them."
     )
-    return Plot(figure, "costs", title, f"{title} Bytes are those of weights and knowledge of training messages.")
+    return Plot(figure, "costs", f"{title} Bytes are those of weights and knowledge of training messages.")
 
 
 def _marker(lines: Lines) -> str:

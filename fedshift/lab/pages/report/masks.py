@@ -57,7 +57,6 @@ def _pictures(domain: str, view: View, scores: NDArray[np.float64], classes: int
             if row == 0:
                 panel.set_title(COLUMNS[column], fontsize=9)
         axes[row * len(COLUMNS)].set_ylabel(f"{name}\n{scores[place]:.2f}", fontsize=9)
-    texts = ", ".join(f"{name} {scores[place]:.2f}" for name, place in chosen.items())
     label = plain(domain, MOST_NAME)
     caption = f"{label}: image, mask and prediction of the best, the median and the worst image by Dice."
-    return Plot(figure, f"masks-{label}", f"{label}: Dice of the images shown: {texts}.", caption)
+    return Plot(figure, f"masks-{label}", caption)

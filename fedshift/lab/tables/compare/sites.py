@@ -85,7 +85,18 @@ class SiteTable:
 def table(
     paths: Sequence[Path], figure: str, *, allow_different: bool = False, scored: str = "", held_out: bool = False
 ) -> SiteTable:
-    """Compare a figure of sites, see ``fedshift.lab.tables.compare.by_site``."""
+    """Compare a figure of each site, as it worked it out itself, by method.
+
+    Args:
+        paths: As ``runs`` of ``compare``.
+        figure: A figure over all classes, such as ``auroc``, or of one class, such as ``sensitivity:benign``.
+        allow_different: As of ``compare``.
+        scored: As of ``compare``.
+        held_out: As of ``compare``.
+
+    Raises:
+        ConfigError: As ``compare``; if the figure is unknown, or no run has it.
+    """
     name, _, label = figure.partition(":")
     allowed = BY_CLASS if label else OVERALL
     if name not in allowed or figure.endswith(":"):

@@ -127,8 +127,7 @@ def numbers_of(
     paid = None
     if costs is not None:
         paid = tradeoff.read(costs, list(dict.fromkeys(str(run.config["experiment"]) for run in runs)))
-    warnings, harmless = differences.surroundings(runs)
-    warnings += differences.unlike(runs)
+    warnings = [*differences.surroundings(runs), *differences.unlike(runs)]
     warnings += [run.contradiction for run in runs if run.contradiction]
     warnings += differences.same_weights(runs, chosen.labels)
     warnings += mix_warnings(runs) if score in metrics.OVER_CLASSES else []
@@ -139,7 +138,6 @@ def numbers_of(
         *repeats,
         *names.notes(runs, chosen.labels),
         *remarks.of_groups(groups),
-        *harmless,
         *([f"left out, not finished: {', '.join(unfinished)}"] if unfinished else []),
         *([] if table is None else remarks.of_paper(rows, table)),
         *([] if paid is None else tradeoff.notes(rows, paid, headline, lowest)),

@@ -9,8 +9,6 @@ from fedshift_core.limits import plain, some
 
 KEPT_SUFFIX = ".json"  # of a run in one file
 MOST_NAMED = 5  # folders of an error
-#: Options of `compare` that print a table, by the file that people give them.
-PRINTED = {".tex": "--latex", ".md": "--markdown", ".json": "--json"}
 
 
 def named_by(path: Path) -> list[Path]:
@@ -26,9 +24,7 @@ def named_by(path: Path) -> list[Path]:
             )
         return [path.parent if path.name == RESULTS_FILE and (path.parent / CONFIG_FILE).is_file() else path]
     if not path.is_dir():
-        option = PRINTED.get(path.suffix)
-        hint = f"; {option} takes no file, it prints: {option} > {path.name}" if option else ""
-        raise ConfigError(f"there is no file or folder {path}{hint}")
+        raise ConfigError(f"there is no file or folder {path}")
     places = held(path)
     if not places:
         hint = hint_inside(path)
