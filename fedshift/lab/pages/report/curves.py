@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from fedshift.run.html.drawing import (
     GRID,
     NAMED_DOMAINS,
-    ROW_NAME,
     TEXT,
     Plot,
     canvas,
@@ -17,15 +16,13 @@ from fedshift.run.html.drawing import (
     domain_dash,
     domain_marker,
     legend_above,
-    short,
     shown_rounds,
 )
-from fedshift_core.accuracies import average, percent
+from fedshift_core.accuracies import average
 from fedshift_core.features import score_name
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
-from fedshift_core.losses import Losses
 from fedshift_core.plural import capital, plural
-from fedshift_core.rounds import last_rounds, round_name
+from fedshift_core.rounds import round_name
 from fedshift_core.wire.names import LOSS_TERM
 
 Lines = Sequence[Mapping[str, Any]]
@@ -44,14 +41,15 @@ def by_domain(lines: Lines, domains: Sequence[str], key: str, score: str = ACCUR
     scored = [line for line in lines if line.get(key)]
     if not scored:
         return None
+    notes: list[str] = []
     label, caption = (text.format(score=score, Score=capital(score)) for text in OF_DOMAINS[key])
     figure, (axes,) = canvas(3.2)
     rounds = [line["round"] for line in scored]
-    notes = _plot_domains(axes, rounds, {d: np.array([line[key].get(d) for line in scored], float) for d in domains})
+    _plot_domains(axes, rounds, {d: np.array([line[key].get(d) for line in scored], float) for d in domains})
     if key == "accuracy":
         averages = np.array([average(line[key]) for line in scored], float)
         axes.plot(rounds, averages, color=TEXT, linestyle="--", marker=_marker(scored), label="AVG")
-        notes += _gaps(lines, scored, averages)
+        notes = _gaps(lines, scored, averages)
     axes.set_ylabel(label)
     axes.grid(axis="y")
     shown_rounds(axes, lines[-1]["round"])
@@ -61,25 +59,13 @@ def by_domain(lines: Lines, domains: Sequence[str], key: str, score: str = ACCUR
     return Plot(figure, key, " ".join([caption, *notes]))
 
 
-def _plot_domains(axes: Axes, rounds: Sequence[int], values: Mapping[str, Any]) -> list[str]:
-    """Draw a line for each domain; of very many, their range and the lines of the last round's extremes.
-
-    Returns:
-        What the caption must say of it.
-    """
-    notes: list[str] = []
-    known = {domain: of[-1] for domain, of in values.items() if not np.isnan(of[-1])}
-    if len(values) > NAMED_DOMAINS and known:
-        each = np.ma.masked_invalid(list(values.values()))
-        axes.fill_between(rounds, each.min(axis=0), each.max(axis=0), color=GRID, alpha=0.3, linewidth=0)
-        values = {
-            domain: values[domain] for domain in (min(known, key=known.__getitem__), max(known, key=known.__getitem__))
-        }
-        notes = [f"The band holds all {plural(len(each), 'domain')}; named are the lowest and the highest at the end."]
+def _plot_domains(axes: Axes, rounds: Sequence[int], values: Mapping[str, Any]) -> None:
+    """Draw a line for each domain; very many have one colour and no name."""
+    many = len(values) > NAMED_DOMAINS
     for i, (domain, of) in enumerate(values.items()):
         marker = domain_marker(i) if len(rounds) <= MARKED_ROUNDS or np.isnan(of).any() else ""  # between two gaps
-        axes.plot(rounds, of, color=domain_colour(i), linestyle=domain_dash(i), marker=marker, label=domain)
-    return notes
+        look = {"color": GRID} if many else {"color": domain_colour(i), "linestyle": domain_dash(i), "label": domain}
+        axes.plot(rounds, of, marker=marker, **look)
 
 
 def _gaps(lines: Lines, scored: Lines, averages: Any) -> list[str]:
@@ -92,32 +78,6 @@ def _gaps(lines: Lines, scored: Lines, averages: Any) -> list[str]:
     if np.isnan(averages).any():
         notes.append("A gap: no node could answer for the domain; AVG is missing then.")
     return notes
-
-
-def bars(results: Mapping[str, Any], score: str = ACCURACY) -> Plot | None:
-    """Draw the summary's score of each domain, with AVG and STD unless they are missing; None without a number."""
-    domains, overall = results["domains"], Losses.of(results).overall(results["domains"])
-    avg, std, count = overall.avg, overall.std, len(domains)
-    if not any(value is not None for value in domains.values()):
-        return None
-    figure, (axes,) = canvas(0.7 + 0.3 * (count + 1))
-    for i, value in enumerate(domains.values()):
-        axes.barh(i, value or 0.0, height=0.68, color=domain_colour(i))
-        axes.text((value or 0.0) + 1, i, percent(value), va="center")
-    length, half = avg or 0.0, std or 0.0
-    reach = None if std is None else [[min(std, length)], [min(std, 100 - length)]]  # accuracies are within 0 and 100
-    axes.barh(count, length, height=0.68, color=GRID, xerr=reach, ecolor=TEXT, capsize=4)
-    spread = "" if std is None else f" ± {std:.1f}"
-    axes.text(min(length + half, 100) + 2.5, count, percent(avg) + spread, va="center")
-    axes.set_yticks(range(count + 1), [short(name, ROW_NAME) for name in (*domains, "AVG")])
-    axes.invert_yaxis()
-    axes.set_xlim(0, 125)  # room for the numbers
-    axes.set_xticks(range(0, 101, 20))
-    axes.set_xlabel(f"{score} (%)")
-    axes.tick_params(axis="y", length=0)
-    rounds = last_rounds(results["averaged_rounds"], "scored ")
-    over = " AVG ± STD: over the domains (ddof = 1)." if spread else ""
-    return Plot(figure, "bars", f"Mean {score} of the {rounds}.{over}")
 
 
 def losses(lines: Lines) -> Plot | None:

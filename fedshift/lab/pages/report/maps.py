@@ -14,7 +14,6 @@ from fedshift.run.html.drawing import (
     bare,
     canvas,
     class_colour,
-    class_key,
     domain_colour,
     domain_marker,
     heat_key,
@@ -93,14 +92,10 @@ def by_class_and_domain(
             if named:
                 key = TEXT if by == "class" else own
                 axes.scatter([], [], s=22, color=key, marker=domain_marker(i), label=domains[i])
-        wheel = by == "class" and len(classes) > CLASSES
-        if wheel:
-            class_key(figure, axes, classes)
-        for k in sorted(set(y.tolist())) if by == "class" and not wheel else ():
+        for k in sorted(set(y.tolist())) if by == "class" and len(classes) <= CLASSES else ():
             axes.scatter([], [], color=class_colour(k, len(classes)), marker="o", s=22, label=short(classes[k]))
         bare(axes)
         legend_above(figure, axes)
-        more = " The colour wheel stands for the classes." if wheel else ""
-        caption = f"t-SNE coloured by {by}; the marker is the domain.{more}{unnamed}"
+        caption = f"t-SNE coloured by {by}; the marker is the domain.{unnamed}"
         drawn.append(Plot(figure, f"tsne-{by}", caption))
     return drawn

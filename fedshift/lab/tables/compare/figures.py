@@ -83,16 +83,12 @@ def plots(numbers: Numbers) -> Figures:
 
 
 def _numbered(numbers: Numbers) -> tuple[Numbers, list[str]]:
-    """Return a comparison whose groups are numbers, with their key, if a name of a row does not fit next to a figure.
-
-    Cut names of groups are often the same: what differs stands in their middle.
-    """
-    rows = [replace(row, label=row_text(row)) for row in numbers.rows]
-    if not any(row.group and len(named(row)) > LABEL for row in rows):
-        return replace(numbers, rows=tuple(rows)), []
-    places = {group: str(i) for i, group in enumerate(dict.fromkeys(row.group for row in rows), 1)}
-    key = "; ".join(f"[{place}] {plain(group, 4 * MOST_NAME)}" for group, place in places.items())
-    return replace(numbers, rows=tuple(replace(row, group=places[row.group]) for row in rows)), [f"Groups: {key}."]
+    """Return a comparison with the names of figures, in which groups are numbers, and the key of these."""
+    groups = list(dict.fromkeys(row.group for row in numbers.rows if row.group))
+    numbered = {group: str(i) for i, group in enumerate(groups, 1)}
+    rows = [replace(row, label=row_text(row), group=numbered.get(row.group, "")) for row in numbers.rows]
+    key = "; ".join(f"[{number}] {plain(group, 4 * MOST_NAME)}" for group, number in numbered.items())
+    return replace(numbers, rows=tuple(rows)), [f"Groups: {key}."] if key else []
 
 
 def _canvas(

@@ -5,7 +5,7 @@ from fedshift.run.html import drawing
 
 
 def test_many_domains_are_readable() -> None:
-    """Of 24 long names the legend makes the figure higher; of more domains there is a band."""
+    """Of 24 long names the legend makes the figure higher; more domains have no names."""
     names = [f"Hospital of town {i:02}" for i in range(30)]
     accuracy = {name: 50.0 + i % 7 for i, name in enumerate(names)} | {names[3]: 10.0, names[5]: 90.0}
     lines = [{"round": n, "accuracy": accuracy} for n in (1, 2)]
@@ -14,5 +14,5 @@ def test_many_domains_are_readable() -> None:
     assert max(few.get_figheight(), most.get_figheight()) < 3.6 and many.get_figheight() > 5
     looks = {(line.get_color(), str(line.get_linestyle()), line.get_marker()) for line in many.axes[0].lines}
     assert len(looks) == 25
-    assert [line.get_label() for line in most.axes[0].lines] == [names[3], names[5], "AVG"]
+    assert most.axes[0].get_legend_handles_labels()[1] == ["AVG"] and len(most.axes[0].lines) == 31
     assert len({(drawing.domain_colour(i), drawing.domain_marker(i)) for i in range(64)}) == 64

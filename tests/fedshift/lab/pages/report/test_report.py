@@ -50,7 +50,7 @@ def test_a_global_method(drawn: Path, drawn_page: Any, hostile: dict[str, str]) 
     check_results(drawn_page, results)
     assert "Finished: 2 rounds" in drawn_page.text and drawn_page.numbers["not_drawn"] == []
     for start in (
-        "Mean top-1 accuracy", "Top-1 accuracy", "Test loss by domain", "Seconds and megabytes",
+        "Top-1 accuracy", "Test loss by domain", "Seconds and megabytes",
         "Training images of each class on 8 nodes",
     ):  # fmt: skip
         assert len(drawn_page.plots(start)) == 1
