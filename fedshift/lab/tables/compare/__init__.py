@@ -234,11 +234,9 @@ def compare(
     from fedshift.lab.tables.compare import table
     from fedshift.run.arguments import paths
 
-    numbers = table.numbers(
-        paths(runs, "compare"), paper=paper, score=score, allow_different=allow_different,
-        costs=None if costs is None else user_path(costs, "costs"), scored=scored, held_out=held_out,
-    )  # fmt: skip
-    return Comparison(numbers)
+    file = None if costs is None else user_path(costs, "costs")
+    asked = table.Asked(paper, score, scored, held_out, allow_different, file)
+    return Comparison(table.numbers(paths(runs, "compare"), asked))
 
 
 def _decimals(given: int) -> int:

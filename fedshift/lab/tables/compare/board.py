@@ -26,10 +26,6 @@ from fedshift_core.paths import user_path
 from fedshift_core.wire.names import BN_SCORE
 
 IN_DOMAIN, UNSEEN = "in-domain", "held out"
-#: Names of the ways to take BatchNorm's statistics, as people say them.
-STATISTICS = {
-    "averaged": "averaged over nodes", "retaken": "re-estimated", "own": "each node's own", "batch": "the test batch's",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

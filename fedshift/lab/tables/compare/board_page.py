@@ -7,13 +7,13 @@ import base64
 import hashlib
 import os
 import shlex
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from fedshift.lab.tables.compare import formats, run_facts
-from fedshift.lab.tables.compare.board import STATISTICS, UNSEEN, Board, Table
+from fedshift.lab.tables.compare.board import UNSEEN, Board, Table
 from fedshift.lab.tables.compare.page import headline_first
 from fedshift.lab.tables.compare.row_commands import commands, from_here, scored_again
 from fedshift.lab.tables.compare.rows import Row, baseline
@@ -22,6 +22,7 @@ from fedshift.lab.tables.results.places import finished, held
 from fedshift.lab.tables.results.settings import BASELINE
 from fedshift.run.html.rendering import TEMPLATES, render
 from fedshift_app.config import files, registry
+from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_app.run.logs import cleaned
 from fedshift_core import json_text
 from fedshift_core.accuracies import mean
@@ -63,7 +64,8 @@ def content(board: Board, where: Path | None) -> dict[str, Any]:
     methods = dict.fromkeys(row.method for table in board.tables for row in table.numbers.rows)
     first = max(board.tables, key=lambda table: _headline(table, board.tables))
     return {
-        "statistics": STATISTICS, "baseline": BASELINE, "first": [first.dataset, first.network, first.statistics],
+        "statistics": BN_STATISTICS_TEXT, "baseline": BASELINE,
+        "first": [first.dataset, first.network, first.statistics],
         "methods": {name: _method(name, where) for name in methods},
         "tables": [_table(table, i, where) for i, table in enumerate(board.tables)],
     }  # fmt: skip
@@ -92,8 +94,10 @@ def _table(table: Table, number: int, where: Path | None) -> dict[str, Any]:
     known = formats.content(numbers)
     head = [*head, COST]
     rows = [
-        record | _by_seed(record["by_seed"], known["fields"]) | _row(row, line, where)
-        | {"base": _base(row, numbers.rows)}
+        record | _row(row, line, where) | {"base": _base(row, numbers.rows), "by_seed": {
+            seed: {known["fields"].get(column, column): value for column, value in values.items()}
+            for seed, values in record["by_seed"].items()
+        }}
         for row, record, line in zip(numbers.rows, known["rows"], lines, strict=True)
     ]  # fmt: skip
     dataset, network, budget = table.dataset, table.network, run_facts.budget(table.runs)
@@ -102,14 +106,6 @@ def _table(table: Table, number: int, where: Path | None) -> dict[str, Any]:
         "id": f"t{number}", "name": f"{dataset}, {network}: {dict(budget)[run_facts.TRAINING]}", "dataset": dataset,
         "network": network, "split": table.split, "statistics": table.statistics, "budget": budget,
         "differs": table.differs, "head": head, "command": _command(table), "rows": rows,
-    }  # fmt: skip
-
-
-def _by_seed(by_seed: Mapping[int, Mapping[str, float | None]], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the numbers of each seed by the columns' names on the page."""
-    return {
-        "by_seed": {seed: {names.get(column, column): value for column, value in values.items()}
-                    for seed, values in by_seed.items()}
     }  # fmt: skip
 
 

@@ -60,7 +60,11 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
     of_folders: dict[str, list[Run]] = {}
     for run in given.runs:
         of_folders.setdefault(run.place.parent.name, []).append(run)
-    warnings = [f"{name}: {line}" for name, runs in of_folders.items() for line in _doubtful(runs)]
+    warnings = [
+        f"{name}: {line}"
+        for name, runs in of_folders.items()
+        for line in (*contents.unlike(runs), *filter(None, [run.contradiction for run in runs]))
+    ]
     runs = [run for run in given.runs if score in run.scores]
     if not runs:
         take(given.runs[0])
@@ -96,11 +100,6 @@ def _domains(column_map: printed_module.ColumnMap) -> list[str]:
     """Return our columns that are domains."""
     known = {domain for name in column_map.dataset for domain in catalog.get(name).domains}
     return [column for column in column_map.columns.values() if column in known]
-
-
-def _doubtful(runs: Sequence[Run]) -> list[str]:
-    """Return warnings about the runs of a folder: other images, results that contradict their rounds."""
-    return [*contents.unlike(runs), *(run.contradiction for run in runs if run.contradiction)]
 
 
 def _in_table(numbers: Numbers, table: printed_module.Table) -> Iterator[Claim]:

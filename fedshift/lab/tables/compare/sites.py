@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedshift.lab.tables.compare import frame
 from fedshift.lab.tables.compare.formats import escaped, markdown_table, text_table
 from fedshift.lab.tables.compare.rows import named
-from fedshift.lab.tables.compare.table import mix_warnings, numbers
+from fedshift.lab.tables.compare.table import Asked, mix_warnings, numbers
 from fedshift.lab.tables.papers.deviations import HELD_OUT
 from fedshift.lab.tables.results.metrics import LAST_OR_KEPT
 from fedshift_app.features.site_figures.show import Figure, Site, Sites, how_intervals
@@ -102,9 +102,8 @@ def table(
     if name not in allowed or figure.endswith(":"):
         forms = [*OVERALL, *(f"{kind}:CLASS" for kind in BY_CLASS)]
         raise ConfigError(f"--sites is {as_found(figure)}; allowed are {', '.join(forms)}{meant(name, OVERALL)}")
-    compared = numbers(
-        paths, paper="", score="last5", allow_different=allow_different, scored=scored, held_out=held_out, of_kept=True
-    )
+    asked = Asked(allow_different=allow_different, scored=scored, held_out=held_out, of_kept=True)
+    compared = numbers(paths, asked)
     runs = [(row, part) for row in compared.rows for part in row.runs]
     have = [(row, run, run.results.site_figures) for row, run in runs if run.results.site_figures is not None]
     if not have:
