@@ -251,10 +251,11 @@ def _prices(numbers: Numbers) -> Iterator[Plot]:
         for of, front in enumerate(fronts):
             axes.step(*zip(*(points[i][:2] for i in front), strict=True), where="post", color=domain_colour(of), lw=1)
         for i, (x, y, row) in sorted(enumerate(points), key=lambda point: place.get(point[0], (len(fronts), 0))):
-            of, k = place.get(i, (0, 0))
-            marker, colour = (domain_marker(k), domain_colour(of)) if i in place else ("x", GRID)
-            is_named = i in place or row.is_baseline or not fronts
-            axes.plot(x, y, marker, color=colour, markersize=6, label=_label(row) if is_named else None)
+            of, k = place.get(i, (i, i))  # without a front all are named
+            marker, colour = "x", TEXT if row.is_baseline else GRID
+            if i in place or not fronts:
+                marker, colour = domain_marker(k), domain_colour(of)
+            axes.plot(x, y, marker, color=colour, markersize=6, label=None if colour == GRID else _label(row))
         xs = [x for x, *_ in points]
         axes.set_xscale("log" if max(xs) > LOG_FROM * min(xs) > 0 else "linear")
         axes.margins(x=0.08, y=0.12)
