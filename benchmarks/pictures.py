@@ -24,7 +24,7 @@ SWEEP = (
     "engine=inline", "report=false",
 )  # fmt: skip
 #: Width and height of each picture in pixels: a page of 1280 pixels to the end of a row of figures.
-SIZES = {"report.png": (1280, 1040), "compare.png": (1280, 1300)}
+SIZES = {"report.png": (1280, 1040), "compare.png": (1280, 800)}
 SECONDS = 300  # for the browser to draw one page
 
 

@@ -230,7 +230,7 @@ class _Blank(float):
 
 @contextlib.contextmanager
 def undrawn() -> Iterator[None]:
-    """Leave figures of reports empty; titles, captions and numbers stay. Drawing takes more than half of a report.
+    """Leave figures of reports empty; captions and numbers stay. Drawing takes more than half of a report.
 
     The places of t-SNE, which only figures show, are the first two numbers of each feature.
     """

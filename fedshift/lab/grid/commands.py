@@ -1,6 +1,5 @@
 """``fedshift sweep``, ``rescore``, ``evaluate``, ``tune`` and ``costs``."""
 
-import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,19 +93,8 @@ def rescore(arguments: list[str]) -> None:
     """
 
 
-def _complete_evaluate(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete ``MODEL ... [KEY=VALUE ...]``: folders, and keys without those that train."""
-    from fedshift.lab.grid.evaluate import keys
-
-    words = completion.arguments(ctx, incomplete)
-    if "=" in incomplete or "=" in (ctx.params.get("arguments") or ())[-1:]:
-        return words
-    folders = glob.glob(f"{glob.escape(incomplete)}*/")  # noqa: PTH207 (as it is typed)
-    return [*(folder[:-1] for folder in folders), *(word for word in words if keys.allowed(word.partition("=")[0]))]
-
-
 @command(app, to="fedshift.lab.grid.evaluate.command:evaluate")
-def evaluate(arguments: Annotated[list[str], _complete_evaluate], *, site: str = "", as_json: bool = False) -> None:
+def evaluate(arguments: Annotated[list[str], completion.arguments], *, site: str = "", as_json: bool = False) -> None:
     """Score finished models on all nodes, without training: how good are they on the images of a site?
 
     Any number of models side by side, on the images of their own run or on others: dataset, data-dir, dataset.domains=

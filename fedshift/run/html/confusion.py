@@ -19,8 +19,8 @@ NAMED = 12  # up to this number of rows, a heat map has numbers and the name of 
 
 def confusion_of(domain: str, counts: Ints, classes: Sequence[str], place: int, scored: str) -> Plot:
     """Draw a confusion matrix (C, C), rows in percent of the class; ``scored`` names the images."""
-    c, images = len(classes), int(counts.sum())
-    accuracy = f"{domain}: {100 * int(counts.trace()) / max(images, 1):.1f} %"
+    c = len(classes)
+    accuracy = f"{domain}: {100 * int(counts.trace()) / max(int(counts.sum()), 1):.1f} %"
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     figure, (axes,) = canvas(4.2)
     texts = [[f"{100 * value:.0f}" if value >= 0.005 else "" for value in row] for row in shares]
@@ -40,8 +40,7 @@ def confusion_of(domain: str, counts: Ints, classes: Sequence[str], place: int, 
     hatched = (
         f" Hatched: no test image of {some([classes[k] for k in empty], NAMED, what=' classes')}." if empty else ""
     )
-    title = f"Confusion matrix of {accuracy} of {plural(images, 'image')} are right.{worst}"
-    return Plot(figure, f"confusion{place}", title, f"{scored}.{worst}{hatched}")
+    return Plot(figure, f"confusion{place}", f"Confusion matrix of {scored}.{worst}{hatched}")
 
 
 def label(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib import font_manager
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -32,7 +31,6 @@ HEAT = "#3d7cc4"  # colour of heat maps, more or less opaque on both themes
 STRONG, OPAQUE = "#ffffff", 0.8  # text on cells that are more opaque than this, in both themes
 DOMAINS = 8  # number of colours and markers for domains
 CLASSES = 10  # number of colours for classes
-KEYED = 10  # number of classes that the key names if there are more
 SHORT = 10  # characters of a name next to a heat map
 ROW_NAME, COLUMN_NAME = 24, 16  # characters of the name of a row and of a column of a heat map
 TITLE, TITLE_LINES = 60, 4  # characters of a line of a figure's title; number of lines
@@ -92,13 +90,11 @@ class Plot:
     Attributes:
         figure: The figure.
         name: Its name on the page, which no other figure has.
-        title: A text alternative of one or two sentences.
-        caption: The text under it.
+        caption: The text under it, which is its text alternative too.
     """
 
     figure: Figure
     name: str
-    title: str
     caption: str
 
     @functools.cached_property
@@ -108,7 +104,7 @@ class Plot:
         without = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         with style(), mpl.rc_context({"svg.hashsalt": self.name}):  # ids of figures on a page differ
             self.figure.savefig(file, format="svg", transparent=True, metadata=without, dpi=144)
-        label = escape(self.title)
+        label = escape(self.caption)
         head = f'<svg class="plot" role="img" \\1 aria-label="{label}"><title>{label}</title>'
         drawn = re.sub(
             r'.*<svg [^>]*(viewBox="[^"]+")[^>]*>',
@@ -220,28 +216,15 @@ def heat_key(figure: Figure, axes: Axes, most: float, what: str) -> None:
     red, green, blue = mpl.colors.to_rgb(HEAT)
     ends = [(red, green, blue, 0.0), (red, green, blue, 1.0)]
     colours = mpl.colors.LinearSegmentedColormap.from_list("heat", ends)
-    _key(figure, axes, mpl.cm.ScalarMappable(mpl.colors.Normalize(0, most), colours), what, MaxNLocator(nbins=5))
+    mapped = mpl.cm.ScalarMappable(mpl.colors.Normalize(0, most), colours)
+    ticks = MaxNLocator(nbins=5)
+    key = figure.colorbar(mapped, ax=axes, location="bottom", fraction=0.05, pad=0.03, aspect=45, ticks=ticks)
 
-
-def class_key(figure: Figure, axes: Axes, classes: Sequence[str]) -> None:
-    """Draw the key of the colour wheel below ``axes`` with the names of some classes."""
-    count = len(classes)
-    colours = mpl.colors.ListedColormap([class_colour(k, count) for k in range(count)])
-    norm = mpl.colors.BoundaryNorm([k - 0.5 for k in range(count + 1)], count)
-    named = sorted({round(i * (count - 1) / (KEYED - 1)) for i in range(KEYED)})
-    key = _key(figure, axes, mpl.cm.ScalarMappable(norm, colours), "class", named)
-    key.set_xticklabels([short(classes[k]) for k in named], rotation=90)
-    key.minorticks_off()
-
-
-def _key(figure: Figure, axes: Axes, colours: ScalarMappable, what: str, ticks: Any) -> Axes:
-    key = figure.colorbar(colours, ax=axes, location="bottom", fraction=0.05, pad=0.03, aspect=45, ticks=ticks)
     assert key.solids is not None  # a key of colours that fill
     key.solids.set(rasterized=True, edgecolor="none")  # otherwise the file has one path per colour
     key.outline.set_visible(False)
     key.ax.tick_params(length=2, labelsize=9)
     key.set_label(what, fontsize=9)
-    return key.ax
 
 
 def short(name: str, most: int = SHORT) -> str:

@@ -100,11 +100,6 @@ def images_text(scores: int, images: int | None, noun: str = "", mark: str = "")
     return f"{scores if images is None else images:{mark}}{noun}{more}"
 
 
-def total_images_text(domains: Sequence[Of]) -> str:
-    """Return :func:`images_text` of several domains together."""
-    return images_text(sum(each.n for each in domains), _total(each.images for each in domains), mark=",")
-
-
 def _total(numbers: Iterable[int | None]) -> int | None:
     """Return the sum; None if one is unknown."""
     known = list(numbers)

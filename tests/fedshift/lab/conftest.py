@@ -39,7 +39,7 @@ class Page(HTMLParser):
         return [attributes for tag, attributes, _ in self.elements if tag in tags]
 
     def texts(self, *tags: str) -> list[str]:
-        return ["".join(text).strip() for tag, _, text in self.elements if tag in tags]
+        return ["".join(text).replace("\xa0", " ").strip() for tag, _, text in self.elements if tag in tags]
 
     def plots(self, start: str = "") -> list[str]:
         """Return what figures are called that begin so."""

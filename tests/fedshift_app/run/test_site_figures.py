@@ -13,7 +13,7 @@ import pytest
 from support import InlineRun, ListeningGrid, Run, undrawn
 
 from fedshift.lab.pages.report import command
-from fedshift.lab.tables.compare import by_site
+from fedshift.lab.tables.compare.sites import table as by_site
 from fedshift.run.html.site_section import section, text
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve

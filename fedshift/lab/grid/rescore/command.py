@@ -16,7 +16,7 @@ from fedshift.lab.grid.rescore import scoring
 from fedshift.lab.grid.rescore.keys import OWN
 from fedshift.lab.grid.rescore.scoring import Checked, Question
 from fedshift.lab.grid.sweep import grid
-from fedshift.lab.tables.results.places import held, hint_inside
+from fedshift.lab.tables.results.places import held
 from fedshift.run.launch import worker_count
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.run import console, naming
@@ -56,7 +56,7 @@ def _runs(named: str) -> list[Path]:
     path = user_path(named, "rescore")
     folders = [folder for folder in held(path) if folder.is_dir()] if path.is_dir() else []
     if not folders:
-        raise ConfigError(f"{path} is not a run folder and contains none{hint_inside(path)}")
+        raise ConfigError(f"{path} is not a run folder and contains none")
     taken = [folder for folder in folders if folder == path or scoring.is_trained(folder)]
     unfinished = [folder.name for folder in folders if not (folder / RESULTS_FILE).is_file() and folder not in taken]
     if unfinished:

@@ -24,7 +24,6 @@ from fedshift.lab.grid.tune import study
 from fedshift.lab.grid.tune.requested import Plan, Request
 from fedshift.lab.grid.tune.study import COMPLETE, FAILED, PRUNED, RUNNING, Search
 from fedshift_app.run import checkpoints, files, model_selection, trackers
-from fedshift_app.run.console import duration
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE
 from fedshift_core.accuracies import mean, percent
 from fedshift_core.atomic_io import write_atomically
@@ -254,14 +253,8 @@ class Tuning(Runner):
         self.save()
         budget, best = self.request.options.budget, method.search.best(self.request.options.budget)
         best_so_far = "" if best is None else f" (best {percent(best.validation)}, trial {best.number})"
-        each = mean(
-            notes[study.SECONDS] for notes in (t.notes for t in method.search.trials()) if study.SECONDS in notes
-        )
-        left = f"; trials left {duration((each or 0) * (method.budget - method.ended))}" * (
-            method.ended < method.budget
-        )
         done = f"[{method.ended}/{budget}] trial {method.number}"
-        typer.echo(f"{method.plan.label} {done}: {outcome}{best_so_far}{left}")
+        typer.echo(f"{method.plan.label} {done}: {outcome}{best_so_far}")
 
     def _chosen(self) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
         """Return the chosen values of each method, and notes for the user, one per line."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from fedshift.run.html.drawing import GRID, LABELLED, TEXT, Plot, canvas, domain_colour, short, titled
 from fedshift.run.html.sections import Section, Table
 from fedshift_app.features.figures.show import SHORT, Figures, Of
 from fedshift_core.accuracies import percent
@@ -13,7 +12,6 @@ from fedshift_core.rounds import round_name
 HEADS = ("accuracy", "balanced accuracy", "macro-F1", "AUC", "calibration error")  # of SHORT
 ALL = "all together"
 OPEN = 24  # the table of classes is open up to this number of classes
-DRAWN = 8  # number of domains whose classes have bars
 
 
 def section(figures: Figures | None, *, requested: bool = True) -> Section:
@@ -43,8 +41,6 @@ def section(figures: Figures | None, *, requested: bool = True) -> Section:
     if (more := len(figures.domains) - MOST_SHOWN) > 0:
         part.notes.append(f"{plural(more, 'more domain is', 'more domains are')} in results.json.")
     classes = [plain(name, MOST_NAME) for name in figures.classes]
-    if bars := _bars(classes, shown, list(figures.domains)):
-        part.figures.append(bars)
     if figures.overall is not None and len(figures.domains) > 1:
         shown[ALL] = figures.overall
     rows = [
@@ -55,53 +51,14 @@ def section(figures: Figures | None, *, requested: bool = True) -> Section:
     return part
 
 
-def _complete(shown: Mapping[str, Of], number: int) -> dict[str, Of]:
-    """Return the counts that have a number of each class."""
-    return {
-        name: counts
-        for name, counts in shown.items()
-        if number
-        and {len(of) for of in (counts.per_class.recall, counts.per_class.precision, counts.per_class.n)} == {number}
-    }
-
-
-def _bars(classes: list[str], shown: Mapping[str, Of], domains: list[str]) -> Plot | None:
-    """Draw the recall of each class by domain; a class without test images has a mark."""
-    number, drawable = len(classes), _complete(shown, len(classes))
-    complete = few(drawable, DRAWN)
-    if not complete:
-        return None
-    figure, places = canvas(0.9 + 0.75 * len(complete), len(complete), 1, sharex=True, sharey=True)
-    least: list[str] = []
-    marked = False
-    for axes, (name, counts) in zip(places, complete.items(), strict=True):
-        known = {k: value for k, value in enumerate(counts.per_class.recall) if value is not None}
-        axes.bar(list(known), list(known.values()), width=0.75, color=domain_colour(domains.index(name)), label=name)
-        without = [k for k in range(number) if k not in known]
-        axes.plot(without, [4] * len(without), "x", color=GRID)
-        marked |= bool(without)
-        if counts.balanced_accuracy is not None:
-            axes.axhline(counts.balanced_accuracy, color=TEXT, linestyle="--", linewidth=1)
-        axes.set_ylim(0, 100)
-        axes.set_yticks([0, 50, 100])
-        axes.grid(axis="y")
-        axes.set_axisbelow(True)
-        axes.set_title(titled(name), loc="left", fontsize=10)
-        if known:
-            k = min(known, key=known.__getitem__)
-            least.append(f"{name} {classes[k]} {percent(known[k])}")
-    ticks = range(number if number <= LABELLED else 0)
-    places[-1].set_xticks(ticks, [short(classes[k]) for k in ticks], rotation=90 if max(map(len, classes)) > 2 else 0)
-    cross = " A cross: no test image of the class." if marked else ""
-    title = f"Recall of each class by domain in percent; lowest: {'; '.join(least) or 'missing'}."
-    left = len(drawable) - len(complete)
-    more = f" Not drawn: {plural(left, 'more domain')}; the table by class has them." if left else ""
-    return Plot(figure, "recall", title, f"{title} Dashed: their mean, the balanced accuracy.{cross}{more}")
-
-
 def _by_class(classes: list[str], shown: Mapping[str, Of]) -> list[Table]:
     """Return recall, precision and number of scores of each class, as a table if any domain has them."""
-    complete = {name: counts.per_class for name, counts in _complete(shown, len(classes)).items()}
+    per_class = {name: counts.per_class for name, counts in shown.items()}
+    complete = {
+        name: of
+        for name, of in per_class.items()
+        if classes and {len(each) for each in (of.recall, of.precision, of.n)} == {len(classes)}
+    }
     rows = [[name] for name in classes]
     for k, row in enumerate(rows):
         for of in complete.values():

@@ -56,11 +56,6 @@ def _pair(argument: str) -> tuple[str, str]:
     key, _, value = argument.partition("=")
     if not value:
         raise ConfigError(f"{as_found(argument)} is not of the form key=value")
-    if key == "node":
-        script = "examples/figures/features.py RUN --node K (docs/guide/paper-figures.md)"
-        raise ConfigError(
-            f"node: a report has no figures of one node, found {as_found(value)}; they are drawn by {script}"
-        )
     if key not in KEYS:
         raise ConfigError(f"unknown key {as_found(key)}; there are {', '.join(KEYS)}{meant(key, KEYS)}")
     return key, value

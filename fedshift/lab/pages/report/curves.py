@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from fedshift.run.html.drawing import (
     GRID,
     NAMED_DOMAINS,
-    ROW_NAME,
     TEXT,
     Plot,
     canvas,
@@ -17,26 +16,21 @@ from fedshift.run.html.drawing import (
     domain_dash,
     domain_marker,
     legend_above,
-    short,
     shown_rounds,
 )
-from fedshift_core.accuracies import average, percent
+from fedshift_core.accuracies import average
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
-from fedshift_core.losses import Losses
 from fedshift_core.plural import capital, plural
-from fedshift_core.rounds import INITIAL_MODEL, last_rounds, round_name
+from fedshift_core.rounds import round_name
 from fedshift_core.wire.names import LOSS_TERM
 
 Lines = Sequence[Mapping[str, Any]]
 MARKED_ROUNDS = 15  # up to this number, each round has a marker
 MEGABYTE = 1e6
-#: By key of a line, the label of its axis, its name, and what the caption says of it.
+#: By key of a line, the label of its axis, and its caption.
 OF_DOMAINS = {
-    "accuracy": ("{score} (%)", "{Score}", "{Score} by domain; dashed: their mean."),
-    "test_loss": (
-        "test loss", "Test loss", "Mean loss on the test images by domain. It rises while the {score} stays "
-        "where a model is too sure.",
-    ),
+    "accuracy": ("{score} (%)", "{Score} by domain; dashed: their mean."),
+    "test_loss": ("test loss", "Test loss by domain. It rises while the {score} stays where a model is too sure."),
 }  # fmt: skip
 
 
@@ -45,46 +39,31 @@ def by_domain(lines: Lines, domains: Sequence[str], key: str, score: str) -> Plo
     scored = [line for line in lines if line.get(key)]
     if not scored:
         return None
-    label, name, caption = (text.format(score=score, Score=capital(score)) for text in OF_DOMAINS[key])
+    notes: list[str] = []
+    label, caption = (text.format(score=score, Score=capital(score)) for text in OF_DOMAINS[key])
     figure, (axes,) = canvas(3.2)
-    rounds, last = [line["round"] for line in scored], scored[-1]
-    notes = _plot_domains(axes, rounds, {d: np.array([line[key].get(d) for line in scored], float) for d in domains})
+    rounds = [line["round"] for line in scored]
+    _plot_domains(axes, rounds, {d: np.array([line[key].get(d) for line in scored], float) for d in domains})
     if key == "accuracy":
         averages = np.array([average(line[key]) for line in scored], float)
         axes.plot(rounds, averages, color=TEXT, linestyle="--", marker=_marker(scored), label="AVG")
-        notes += _gaps(lines, scored, averages)
+        notes = _gaps(lines, scored, averages)
     axes.set_ylabel(label)
     axes.grid(axis="y")
     shown_rounds(axes, lines[-1]["round"])
     legend_above(figure, axes)
-    form = ".1f" if key == "accuracy" else ".3g"
-    values = [f"{d} {'missing' if value is None else format(value, form)}" for d, value in last[key].items()]
-    when = (
-        f"over {plural(len(lines), 'round')}; in {round_name(rounds[-1])}" if rounds[-1] else f"of the {INITIAL_MODEL}"
-    )
-    title = f"{name} by domain {when}: {', '.join(values)}."
-    return Plot(figure, key, title, " ".join([caption, *notes]))
+    if lacking := [domain for domain, value in scored[-1][key].items() if value is None]:
+        notes.append(f"Missing in {round_name(rounds[-1])}: {', '.join(lacking)}.")
+    return Plot(figure, key, " ".join([caption, *notes]))
 
 
-def _plot_domains(axes: Axes, rounds: Sequence[int], values: Mapping[str, Any]) -> list[str]:
-    """Draw a line for each domain; of very many, their range and the lines of the last round's extremes.
-
-    Returns:
-        What the caption must say of it.
-    """
-    notes: list[str] = []
-    known = {domain: of[-1] for domain, of in values.items() if not np.isnan(of[-1])}
-    if len(values) > NAMED_DOMAINS and known:
-        each = np.ma.masked_invalid(list(values.values()))
-        axes.fill_between(rounds, each.min(axis=0), each.max(axis=0), color=GRID, alpha=0.3, linewidth=0)
-        values = {
-            domain: values[domain] for domain in (min(known, key=known.__getitem__), max(known, key=known.__getitem__))
-        }
-        notes = [f"The band holds all {plural(len(each), 'domain')}; named are the lowest and the highest at the end."]
+def _plot_domains(axes: Axes, rounds: Sequence[int], values: Mapping[str, Any]) -> None:
+    """Draw a line for each domain; very many have one colour and no name."""
+    many = len(values) > NAMED_DOMAINS
     for i, (domain, of) in enumerate(values.items()):
         marker = domain_marker(i) if len(rounds) <= MARKED_ROUNDS or np.isnan(of).any() else ""  # between two gaps
-        axes.plot(rounds, of, color=domain_colour(i), linestyle=domain_dash(i), marker=marker, label=domain)
-    return notes
+        look = {"color": GRID} if many else {"color": domain_colour(i), "linestyle": domain_dash(i), "label": domain}
+        axes.plot(rounds, of, marker=marker, **look)
 
 
 def _gaps(lines: Lines, scored: Lines, averages: Any) -> list[str]:
@@ -97,34 +76,6 @@ def _gaps(lines: Lines, scored: Lines, averages: Any) -> list[str]:
     if np.isnan(averages).any():
         notes.append("A gap: no node could answer for the domain; AVG is missing then.")
     return notes
-
-
-def bars(results: Mapping[str, Any], score: str) -> Plot | None:
-    """Draw the summary's score of each domain, with AVG and STD unless they are missing; None without a number."""
-    domains, overall = results["domains"], Losses.of(results).overall(results["domains"])
-    avg, std, count = overall.avg, overall.std, len(domains)
-    if not any(value is not None for value in domains.values()):
-        return None
-    figure, (axes,) = canvas(0.7 + 0.3 * (count + 1))
-    for i, value in enumerate(domains.values()):
-        axes.barh(i, value or 0.0, height=0.68, color=domain_colour(i))
-        axes.text((value or 0.0) + 1, i, percent(value), va="center")
-    length, half = avg or 0.0, std or 0.0
-    reach = None if std is None else [[min(std, length)], [min(std, 100 - length)]]  # accuracies are within 0 and 100
-    axes.barh(count, length, height=0.68, color=GRID, xerr=reach, ecolor=TEXT, capsize=4)
-    spread = "" if std is None else f" ± {std:.1f}"
-    axes.text(min(length + half, 100) + 2.5, count, percent(avg) + spread, va="center")
-    axes.set_yticks(range(count + 1), [short(name, ROW_NAME) for name in (*domains, "AVG")])
-    axes.invert_yaxis()
-    axes.set_xlim(0, 125)  # room for the numbers
-    axes.set_xticks(range(0, 101, 20))
-    axes.set_xlabel(f"{score} (%)")
-    axes.tick_params(axis="y", length=0)
-    text = ", ".join(f"{name} {percent(value)}" for name, value in domains.items())
-    rounds = last_rounds(results["averaged_rounds"], "scored ")
-    over = " AVG ± STD: over the domains (ddof = 1)." if spread else ""
-    title = f"Mean {score} of the {rounds}: {text}; AVG {percent(avg)}{spread}."
-    return Plot(figure, "bars", title, f"Mean of the {rounds}.{over}")
 
 
 def losses(lines: Lines) -> Plot | None:
@@ -149,12 +100,10 @@ def losses(lines: Lines) -> Plot | None:
     for place in axes[max(0, len(names) - columns) : len(names)]:
         place.set_xlabel("round")
         place.tick_params(labelbottom=True)
-    last = lines[-1]["losses"]
-    ended = ", ".join(f"{term} {last[name]:.3g}" for name, term in names.items() if last.get(name) is not None)
-    title = f"Training loss and its terms over the rounds; in the last round: {ended}."
     more = f" {len(terms) - len(names)} more are in metrics.jsonl." if len(terms) > len(names) else ""
+    terms_text = ", ".join(names.values())
     return Plot(
-        figure, "losses", title, f"Training loss and its weighted terms, means over the nodes of a round.{more}"
+        figure, "losses", f"Training loss and its weighted terms, means over a round's nodes: {terms_text}.{more}"
     )
 
 
@@ -180,7 +129,7 @@ def costs(lines: Lines) -> Plot:
         f"Seconds and megabytes by round: {sum(spent):.1f} s in {plural(len(lines), 'round')}, {sum(up):.1f} MB from "
         f"the nodes, {sum(down):.1f} MB to them."
     )
-    return Plot(figure, "costs", title, f"{title} Bytes are those of weights and knowledge of training messages.")
+    return Plot(figure, "costs", f"{title} Bytes are those of weights and knowledge of training messages.")
 
 
 def _marker(lines: Lines) -> str:

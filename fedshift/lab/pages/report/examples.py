@@ -53,9 +53,8 @@ def _pictures(domain: str, view: View, scores: NDArray[np.float64], classes: int
             if row == 0:
                 panel.set_title(columns[column], fontsize=9)
         axes[row * len(columns)].set_ylabel(f"{name}\n{scores[place]:.2f}", fontsize=9)
-    texts = ", ".join(f"{name} {scores[place]:.2f}" for name, place in chosen.items())
     label = plain(domain, MOST_NAME)
     caption = (
         f"{label}: image, {task.target} and prediction of the best, the median and the worst image by {task.score}."
     )
-    return Plot(figure, f"{task.target}s-{label}", f"{label}: {task.score} shown: {texts}.", caption)
+    return Plot(figure, f"{task.target}s-{label}", caption)

@@ -14,7 +14,6 @@ from fedshift.run.html.drawing import (
     bare,
     canvas,
     class_colour,
-    class_key,
     domain_colour,
     domain_marker,
     heat_key,
@@ -39,9 +38,9 @@ def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequenc
         (node.domain, list(node.class_counts))
         for node in sorted(nodes, key=lambda n: (domains.index(n.domain), n.index))
     ]
-    said = "A row is a node, by domain"
+    said = "a row is a node, by domain"
     if len(nodes) > EACH_NODE:
-        said = f"A row is a domain, all its nodes together ({len(nodes)} in all)"
+        said = f"a row is a domain, all its nodes together ({len(nodes)} in all)"
         sums = {domain: np.sum([counts for of, counts in rows if of == domain], axis=0).tolist() for domain, _ in rows}
         rows = list(sums.items())
     most = max(max(max(counts) for _, counts in rows), 1)
@@ -50,8 +49,7 @@ def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequenc
     heat_map(axes, [[count / most for count in counts] for _, counts in rows], texts)
     label(axes, classes, [name for name, _ in rows])
     heat_key(figure, axes, most, "training images of the class")
-    title = f"Training images of each class on {plural(len(nodes), 'node')}: at most {most} of one class. {said}."
-    return Plot(figure, "class-counts", title, f"{said}; a column is a class: how many training images it holds.")
+    return Plot(figure, "class-counts", f"Training images of each class on {plural(len(nodes), 'node')}: {said}.")
 
 
 def tsne(features: Floats, seed: int) -> Floats:
@@ -83,7 +81,7 @@ def by_class_and_domain(
     shown = sorted(set(domain_of.tolist()))
     named = len(shown) <= NAMED_DOMAINS
     unnamed = "" if named else f" Markers of the {plural(len(shown), 'domain')} repeat, and no key names them."
-    names, drawn = ", ".join(domains[i] for i in shown), []
+    drawn = []
     for by in ("class", "domain"):
         figure, (axes,) = canvas(4.4)
         for i in shown:
@@ -94,15 +92,10 @@ def by_class_and_domain(
             if named:
                 key = TEXT if by == "class" else own
                 axes.scatter([], [], s=22, color=key, marker=domain_marker(i), label=domains[i])
-        wheel = by == "class" and len(classes) > CLASSES
-        if wheel:
-            class_key(figure, axes, classes)
-        for k in sorted(set(y.tolist())) if by == "class" and not wheel else ():
+        for k in sorted(set(y.tolist())) if by == "class" and len(classes) <= CLASSES else ():
             axes.scatter([], [], color=class_colour(k, len(classes)), marker="o", s=22, label=short(classes[k]))
         bare(axes)
         legend_above(figure, axes)
-        title = f"t-SNE of the features of {plural(len(y), 'test image')} of {names}, coloured by {by}."
-        more = " The colour wheel stands for the classes." if wheel else ""
-        caption = f"Coloured by {by}; the marker is the domain.{more}{unnamed}"
-        drawn.append(Plot(figure, f"tsne-{by}", title, caption))
+        caption = f"t-SNE coloured by {by}; the marker is the domain.{unnamed}"
+        drawn.append(Plot(figure, f"tsne-{by}", caption))
     return drawn

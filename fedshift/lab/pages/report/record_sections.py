@@ -1,6 +1,5 @@
 """The parts of the page from a run's text files: accuracy, losses, costs, nodes, configuration."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +7,6 @@ from fedshift.lab.pages.report import curves, maps
 from fedshift.run.html.sections import Section, Table
 from fedshift.run.reading import Record
 from fedshift_app.config import registry
-from fedshift_app.config.keys import NONE, as_requested, flat
 from fedshift_app.run import shown
 from fedshift_app.run.shown import Final
 from fedshift_core.accuracies import percent
@@ -75,8 +73,7 @@ def _accuracy(record: Record) -> Section:
             for place, table in enumerate(final.tables, 1)
         ]
         part.notes = notes_of(record, final)
-        part.figures = [figure for figure in [curves.bars(results, score)] if figure]
-    part.figures += [figure for figure in [curves.by_domain(record.lines, domains, "accuracy", score)] if figure]
+    part.figures = [figure for figure in [curves.by_domain(record.lines, domains, "accuracy", score)] if figure]
     return part
 
 
@@ -137,20 +134,9 @@ def _federation(record: Record) -> Section:
 
 
 def _configuration(record: Record) -> Section:
-    config, recorded, name = record.config, record.config_file, record.config.method["name"]
+    recorded, name = record.config_file, record.config.method["name"]
     method = registry.known(name)
-    settings = as_requested(flat(config.model_dump(mode="json")))
-    own = {key.removeprefix("method."): value for key, value in settings.items() if key.startswith("method.")}
-    own.pop("name")
-    rows = {
-        "method": f"{name} (its code is not here)",
-        "parameters": ", ".join(f"{key}={_word(value)}" for key, value in own.items()) or "none",
-        **{key: settings[key] for key in ("modules", "adapt.name") if settings.get(key, NONE) != NONE},
-        "data": f"{config.dataset.name}: {', '.join(config.dataset.domains)}",
-        "model": f"{', '.join(config.model.per_node) or config.model.name}, BatchNorm {config.model.bn}",
-        "training": f"{plural(config.rounds, 'round')} of {plural(config.train.epochs, 'local epoch')}, batches of "
-        f"{config.train.batch_size}, lr {config.train.lr}",
-    }
+    rows = {"method": f"{name} (its code is not here)"}
     if method is not None:
         rows["method"] = f"{method.label}: {method.title} ({method.venue})"
         rows |= {"approximation": method.approximation} if method.approximation else {}
@@ -159,8 +145,3 @@ def _configuration(record: Record) -> Section:
     rows["versions"] = ", ".join(f"{package} {number}" for package, number in recorded.get("versions", {}).items())
     rows["folder"] = record.folder.name
     return Section("configuration", "Configuration", tables=[Table("settings", [], list(rows.items()), kind="words")])
-
-
-def _word(value: Any) -> str:
-    """Return a value as it is written in a configuration."""
-    return value if isinstance(value, str) else json.dumps(value)

@@ -84,7 +84,5 @@ def _histograms(sites: Sequence[Site]) -> Plot:
         panel.set_yticks([])
         panel.set_xlim(0, 1)
         panel.set_xticks([0, 1])
-    means = ", ".join(f"{site.site} {channels_text(site.mean)}" for site in sites if site.mean is not None)
-    title = f"Histograms of the pixels of {plural(len(sites), 'site')} by channel; means: {means}."
     caption = "Histograms of pixels by site: red, green and blue, or one where all three are the same."
-    return Plot(figure, "site-histograms", title, caption)
+    return Plot(figure, "site-histograms", caption)

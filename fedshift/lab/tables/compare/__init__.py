@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from fedshift.lab.tables.compare.sites import SiteTable
     from fedshift.lab.tables.compare.table import Numbers
 
-__all__ = ["Comparison", "by_site", "compare", "keep"]
+__all__ = ["Comparison", "compare"]
 
 #: Columns of a terminal.
 WIDTH, MOST_WIDTH = 100, 10_000
@@ -235,41 +234,12 @@ def compare(
     from fedshift.lab.tables.compare import table
     from fedshift.run.arguments import paths
 
-    numbers = table.numbers(
-        paths(runs, "compare"), paper=paper, score=score, allow_different=allow_different,
-        costs=None if costs is None else user_path(costs, "costs"), scored=scored, held_out=held_out,
-    )  # fmt: skip
-    return Comparison(numbers)
+    file = None if costs is None else user_path(costs, "costs")
+    asked = table.Asked(paper, score, scored, held_out, allow_different, file)
+    return Comparison(table.numbers(paths(runs, "compare"), asked))
 
 
 def _decimals(given: int) -> int:
     from fedshift.run import arguments
 
     return arguments.whole("decimals", given, 0, MOST_DECIMALS)
-
-
-def by_site(
-    runs: Sequence[Path], figure: str, *, allow_different: bool = False, scored: str = "", held_out: bool = False
-) -> "SiteTable":
-    """Compare a figure of each site, as it worked it out itself, by method.
-
-    Args:
-        runs: As of :func:`compare`.
-        figure: A figure over all classes, such as ``auroc``, or of one class, such as ``sensitivity:benign``.
-        allow_different: As of :func:`compare`.
-        scored: As of :func:`compare`.
-        held_out: As of :func:`compare`.
-
-    Raises:
-        ConfigError: As :func:`compare`; if the figure is unknown, or no run has it.
-    """
-    from fedshift.lab.tables.compare import sites
-
-    return sites.table(runs, figure, allow_different=allow_different, scored=scored, held_out=held_out)
-
-
-def keep(runs: Sequence[Path], folder: Path) -> list[Path]:
-    """Write each finished run as one small file that ``compare`` reads, see ``results.archive.keep``."""
-    from fedshift.lab.tables.results import archive
-
-    return archive.keep(runs, folder)

@@ -17,7 +17,7 @@ from fedshift.lab.tables.results import loading
 from fedshift.lab.tables.results import metrics as run_metrics
 from fedshift.lab.tables.results.differences import group_labels
 from fedshift.lab.tables.results.loading import Run
-from fedshift.lab.tables.results.places import held
+from fedshift.lab.tables.results.places import with_inner
 from fedshift.lab.tables.results.settings import BN_STATISTICS, NODES
 from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_core.errors import ConfigError
@@ -26,10 +26,6 @@ from fedshift_core.paths import user_path
 from fedshift_core.wire.names import BN_SCORE
 
 IN_DOMAIN, UNSEEN = "in-domain", "held out"
-#: Names of the ways to take BatchNorm's statistics, as people say them.
-STATISTICS = {
-    "averaged": "averaged over nodes", "retaken": "re-estimated", "own": "each node's own", "batch": "the test batch's",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ def board(paths: Sequence[Path]) -> Board:
     Raises:
         ConfigError: If no run is finished, or a named file or every file is not valid.
     """
-    given = loading.read([inner for path in paths for inner in _with_inner(user_path(path))])
+    given = loading.read([inner for path in paths for inner in with_inner(user_path(path))])
     unreadable = tuple(given.left_out())
     unfinished = [f"left out, not finished: {', '.join(given.unfinished)}"] if given.unfinished else []
     made = of_runs(given.runs)
@@ -116,14 +112,6 @@ def of_runs(runs: Sequence[Run]) -> Board:
         raise ConfigError("; ".join(left_out) or "no runs")
     tables.sort(key=lambda table: (_kind(table), -len(table.runs)))  # stable: the views of the same runs stay together
     return Board(tuple(_told_apart(tables)), tuple(dict.fromkeys(left_out)))
-
-
-def _with_inner(path: Path) -> list[Path]:
-    """Return a folder that holds runs, and its folders that do, such as those of sweeps."""
-    if not path.is_dir() or held(path) == [path]:
-        return [path]
-    inner = [sub for sub in sorted(path.iterdir()) if sub.is_dir() and held(sub) not in ([], [sub])]
-    return [*([path] if held(path) or not inner else []), *inner]
 
 
 def _views(runs: Sequence[Run], first: Numbers, left_out: list[str]) -> Iterator[Table]:

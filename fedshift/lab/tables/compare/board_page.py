@@ -7,13 +7,13 @@ import base64
 import hashlib
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from fedshift.lab.tables.compare import formats, run_facts
-from fedshift.lab.tables.compare.board import STATISTICS, UNSEEN, Board, Table
+from fedshift.lab.tables.compare.board import UNSEEN, Board, Table
 from fedshift.lab.tables.compare.page import headline_first
 from fedshift.lab.tables.compare.row_commands import commands, from_here, scored_again
 from fedshift.lab.tables.compare.rows import Row, baseline
@@ -22,13 +22,12 @@ from fedshift.lab.tables.results.places import finished, held
 from fedshift.lab.tables.results.settings import BASELINE
 from fedshift.run.html.rendering import TEMPLATES, render
 from fedshift_app.config import files, registry
+from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_app.run.logs import cleaned
 from fedshift_core import json_text
 from fedshift_core.accuracies import mean
 
 TITLE = "Leaderboard"
-#: Returns the address of a method's page; empty if it has none.
-PageOf = Callable[[str], str]
 #: Folder of the pages of methods, of a checkout.
 _PAGES = Path("docs") / "methods"
 _SCRIPT = "board.js"
@@ -38,17 +37,16 @@ COST, REPEATED = "MB a round", 3
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
-def page(board: Board, where: Path | None = None, page_of: PageOf | None = None) -> str:
+def page(board: Board, where: Path | None = None) -> str:
     """Return the page as HTML, which needs nothing else.
 
     Args:
         board: The tables.
         where: The file to which the page will be written, for relative links to runs; None for no links.
-        page_of: Where the page of a method is; None for the files of a checkout.
     """
     script = (TEMPLATES / _SCRIPT).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    data = content(board, where, page_of or (lambda method: _file_of(method, where)))
+    data = content(board, where)
     shown = {"title": TITLE, "data": embedded(data), "script": script, "digest": digest, "runs": board.runs}
     return render("board", shown | {"tables": len(board.tables), "left_out": board.left_out})
 
@@ -61,13 +59,14 @@ def embedded(data: Any) -> str:
     return text
 
 
-def content(board: Board, where: Path | None, page_of: PageOf) -> dict[str, Any]:
+def content(board: Board, where: Path | None) -> dict[str, Any]:
     """Return what the page holds: tables with their rows, methods with their pages."""
     methods = dict.fromkeys(row.method for table in board.tables for row in table.numbers.rows)
     first = max(board.tables, key=lambda table: _headline(table, board.tables))
     return {
-        "statistics": STATISTICS, "baseline": BASELINE, "first": [first.dataset, first.network, first.statistics],
-        "methods": {name: _method(name, page_of) for name in methods},
+        "statistics": BN_STATISTICS_TEXT, "baseline": BASELINE,
+        "first": [first.dataset, first.network, first.statistics],
+        "methods": {name: _method(name, where) for name in methods},
         "tables": [_table(table, i, where) for i, table in enumerate(board.tables)],
     }  # fmt: skip
 
@@ -80,17 +79,13 @@ def _headline(table: Table, tables: Sequence[Table]) -> tuple[bool, bool, int, i
     return len(twins) > 1, pretrained, sum(len(row.seeds) >= REPEATED for row in rows), len(rows)
 
 
-def _method(name: str, page_of: PageOf) -> dict[str, str]:
+def _method(name: str, where: Path | None) -> dict[str, str]:
     known = registry.known(name)
     if known is None:  # of a package or a file that is not here
         return {"title": "", "venue": "", "page": ""}
-    return {"title": known.title, "venue": known.venue, "page": page_of(name)}
-
-
-def _file_of(method: str, where: Path | None) -> str:
-    """Return the relative link to a method's page in this checkout; empty if there is none."""
-    file = files.APP / _PAGES / f"{method}.md"
-    return _relative(file, where) if file.is_file() else ""
+    file = files.APP / _PAGES / f"{name}.md"
+    page = _relative(file, where) if file.is_file() else ""
+    return {"title": known.title, "venue": known.venue, "page": page}
 
 
 def _table(table: Table, number: int, where: Path | None) -> dict[str, Any]:
@@ -99,8 +94,10 @@ def _table(table: Table, number: int, where: Path | None) -> dict[str, Any]:
     known = formats.content(numbers)
     head = [*head, COST]
     rows = [
-        record | _by_seed(record["by_seed"], known["fields"]) | _row(row, line, where)
-        | {"base": _base(row, numbers.rows)}
+        record | _row(row, line, where) | {"base": _base(row, numbers.rows), "by_seed": {
+            seed: {known["fields"].get(column, column): value for column, value in values.items()}
+            for seed, values in record["by_seed"].items()
+        }}
         for row, record, line in zip(numbers.rows, known["rows"], lines, strict=True)
     ]  # fmt: skip
     dataset, network, budget = table.dataset, table.network, run_facts.budget(table.runs)
@@ -109,14 +106,6 @@ def _table(table: Table, number: int, where: Path | None) -> dict[str, Any]:
         "id": f"t{number}", "name": f"{dataset}, {network}: {dict(budget)[run_facts.TRAINING]}", "dataset": dataset,
         "network": network, "split": table.split, "statistics": table.statistics, "budget": budget,
         "differs": table.differs, "head": head, "command": _command(table), "rows": rows,
-    }  # fmt: skip
-
-
-def _by_seed(by_seed: Mapping[int, Mapping[str, float | None]], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the numbers of each seed by the columns' names on the page."""
-    return {
-        "by_seed": {seed: {names.get(column, column): value for column, value in values.items()}
-                    for seed, values in by_seed.items()}
     }  # fmt: skip
 
 

@@ -95,11 +95,6 @@ class Claim:
         """Whether its verdict is that of a test."""
         return self.verdict not in (NOT_TESTED, NOT_COMPARABLE)
 
-    @property
-    def folder(self) -> str:
-        """The names of the folders of our runs."""
-        return self.runs.partition(": ")[0]
-
 
 def is_pretrained(row: Row, printed: PaperRow) -> bool:
     """Return whether the runs of a row started from pretrained weights where the paper's started from none."""

@@ -19,7 +19,6 @@ from fedshift.lab.tables.results import metrics as run_metrics
 from fedshift_core.plural import plural
 
 HEAD = ("table", "row", "paper's gain", "our gain", "n", "p", "p (Holm)", "verdict", "on", "differ", "runs")
-OTHER_ROUNDS = "†"  # follows runs whose accuracies are means over other rounds than the last five
 COLUMN_NOTES = (
     "* mean over some of the printed domains alone; differ: values of our runs that are not the paper's, where it has "
     "one",
@@ -80,8 +79,10 @@ class Claims:
         }, indent=2)  # fmt: skip
 
     def _title(self) -> str:
-        others = f"; {OTHER_ROUNDS} of other rounds" if any(claim.rounds for claim in self.shown) else ""
-        return f"gains over FedAvg that the papers print, and ours ({run_metrics.SCORES[self.score]}{others})"
+        return (
+            f"gains over FedAvg that the papers print, and ours ({run_metrics.SCORES[self.score]}, or the rounds that "
+            "stand after the runs)"
+        )
 
     def _notes(self) -> list[str]:
         notes = []
@@ -90,7 +91,6 @@ class Claims:
         notes += self._counts(pretrained=False)
         notes += self._gain_notes()
         notes += self._counts(pretrained=True)
-        notes += self._round_notes()
         gains = [claim.our_gain for claim in self.claims if claim.tested]
         if tests := [(gain.p, gain.p_holm) for gain in gains if gain.p is not None and gain.p_holm is not None]:
             below, corrected = (sum(p < LEVEL for p in values) for values in zip(*tests, strict=True))
@@ -114,22 +114,6 @@ class Claims:
             counts = "; ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
             notes += [f"{where}{who}: {counts}"] if counts else []
         return notes
-
-    def _round_notes(self) -> list[str]:
-        """Return which rows are of other rounds than the last five, by folder, or by row where a folder has others."""
-        folders: dict[str, set[str]] = {}
-        for claim in self.shown:
-            folders.setdefault(claim.folder, set()).add(claim.rounds)
-        names: dict[str, list[str]] = {}
-        for claim in self.shown:
-            alike = len(folders[claim.folder]) == 1
-            names.setdefault(claim.rounds, []).append(claim.folder if alike else claim.runs)
-        return [
-            f"{OTHER_ROUNDS} {plural(len(each), 'row is', 'rows are')} of the {rounds}, not of the last five rounds: "
-            f"{', '.join(dict.fromkeys(each))}"
-            for rounds, each in names.items()
-            if rounds
-        ]
 
     def _gain_notes(self) -> list[str]:
         """Return notes on printed gains of which runs of several folders were tested."""
@@ -155,7 +139,7 @@ def _cells(claim: Claim) -> tuple[str, ...]:
         claim.table, claim.row, f"{claim.printed_gain:+.2f}", ours, str(len(gain.seeds)),
         *formats.p_values(gain if claim.tested else None), claim.verdict_line,
         f"{', '.join(claim.domains)}{'' if claim.all_domains else ' *'}", _differ(claim),
-        f"{claim.runs} {OTHER_ROUNDS}" if claim.rounds else claim.runs,
+        f"{claim.runs} ({claim.rounds})" if claim.rounds else claim.runs,
     )  # fmt: skip
 
 

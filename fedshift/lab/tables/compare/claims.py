@@ -4,7 +4,7 @@ Runs are compared wherever they lie: those with equal settings form one comparis
 """
 
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fedshift.lab.tables.compare import pools
@@ -26,7 +26,7 @@ from fedshift.lab.tables.results import differences as contents
 from fedshift.lab.tables.results import loading as reading
 from fedshift.lab.tables.results import metrics as run_metrics
 from fedshift.lab.tables.results.loading import Run
-from fedshift.lab.tables.results.places import held, holds_runs
+from fedshift.lab.tables.results.places import with_inner
 from fedshift.lab.tables.results.settings import BASELINE
 from fedshift.lab.tables.results.statistics import paired
 from fedshift_core.accuracies import OVERALL
@@ -55,14 +55,20 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
             "--score best: these rounds are chosen after seeing test results, so they judge no gain; take last5, "
             "final, bn=WAY or validation"
         )
-    run_metrics.score(score)
-    unreadable: list[str] = []
-    warnings: list[str] = []
-    given = _read(_folders(folders), unreadable)
-    for folder, given_runs in given.items():
-        unreadable += [f"{folder.name}: {line}" for line in given_runs.left_out()]
-        warnings += [f"{folder.name}: {line}" for line in _doubtful(given_runs.runs)]
-    runs, lacking = _scored(given, score)
+    take, _ = run_metrics.score(score)
+    given = reading.read([inner for path in folders for inner in with_inner(user_path(path))])
+    of_folders: dict[str, list[Run]] = {}
+    for run in given.runs:
+        of_folders.setdefault(run.place.parent.name, []).append(run)
+    warnings = [
+        f"{name}: {line}"
+        for name, runs in of_folders.items()
+        for line in (*contents.unlike(runs), *filter(None, [run.contradiction for run in runs]))
+    ]
+    runs = [run for run in given.runs if score in run.scores]
+    if not runs:
+        take(given.runs[0])
+    lacking = [name for name, runs in of_folders.items() if any(score not in run.scores for run in runs)]
     runs = run_metrics.with_rounds(with_statistics(runs, score), score)
     tables = printed_module.all_tables()
     results = chosen(
@@ -75,52 +81,9 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
     covered = {(claim.table, claim.row) for claim in results}
     printed = {(table.id, label) for table in tables for label in _gains(table)}
     return Claims(
-        tuple(with_corrected(results)), score, len(printed - covered), tuple(lacking), tuple(unreadable),
+        tuple(with_corrected(results)), score, len(printed - covered), tuple(lacking), tuple(given.left_out()),
         tuple(warnings),
     )  # fmt: skip
-
-
-def _folders(given: Sequence[Path]) -> dict[Path, bool]:
-    """Return the folders that hold runs: the given folders, or their subfolders where they hold none.
-
-    Returns:
-        For each whether it was named, so that its runs must be readable. A folder of folders is among them if it holds
-        a file that cannot be read.
-    """
-    folders: dict[Path, bool] = {}
-    for path in map(user_path, given):
-        if path.is_file():
-            raise ConfigError(f"{path} is a file; claims takes folders of runs, or a folder of such folders")
-        if not path.is_dir():
-            raise ConfigError(f"there is no folder {path}")
-        inner = []
-        if not holds_runs(path):
-            inner = [sub for sub in sorted(path.iterdir()) if sub.is_dir() and held(sub)]
-        if not inner or held(path):
-            folders[path] = not inner
-        folders |= {sub: folders.get(sub, False) for sub in inner}
-    return folders
-
-
-def _read(folders: Mapping[Path, bool], unreadable: list[str]) -> dict[Path, reading.Given]:
-    """Return the runs of each folder; of one that was not named and has none that can be read a line in its place.
-
-    Raises:
-        ConfigError: If that is so in a named folder, or in all.
-    """
-    given: dict[Path, reading.Given] = {}
-    problems: list[ConfigError] = []
-    for folder, is_named in folders.items():
-        try:
-            given[folder] = reading.read([folder])
-        except ConfigError as error:
-            problems.append(error.under(str(folder)))
-            if is_named:
-                raise problems[-1] from None
-            unreadable.append(f"{folder.name}: left out: {' '.join(str(error).split())}")
-    if not given:
-        raise problems[0]
-    return given
 
 
 def _gains(table: printed_module.Table) -> list[str]:
@@ -137,25 +100,6 @@ def _domains(column_map: printed_module.ColumnMap) -> list[str]:
     """Return our columns that are domains."""
     known = {domain for name in column_map.dataset for domain in catalog.get(name).domains}
     return [column for column in column_map.columns.values() if column in known]
-
-
-def _doubtful(runs: Sequence[Run]) -> list[str]:
-    """Return warnings about the runs of a folder: other images, results that contradict their rounds."""
-    return [*contents.unlike(runs), *(run.contradiction for run in runs if run.contradiction)]
-
-
-def _scored(given: Mapping[Path, reading.Given], score: str) -> tuple[list[Run], list[str]]:
-    """Return the runs of all folders that have a score, and the names of folders in which one lacks it.
-
-    Raises:
-        NotScoredError: If no run has it.
-    """
-    take, _ = run_metrics.score(score)
-    runs = [run for given_runs in given.values() for run in given_runs.runs if score in run.scores]
-    if not runs:
-        take(next(iter(given.values())).runs[0])
-    lacking = [folder.name for folder, each in given.items() if any(score not in run.scores for run in each.runs)]
-    return runs, lacking
 
 
 def _in_table(numbers: Numbers, table: printed_module.Table) -> Iterator[Claim]:

@@ -110,7 +110,9 @@ def compare(
     aside, files = form != "text", dict[Path | None, Callable[[Path], str]]()
     if sites:
         check_alone("--sites", "the table of sites has no such part", but=OF_SITES)
-        by_site = comparing.by_site(runs, sites, **{key: of[key] for key in OF_SITES if key in of})
+        from fedshift.lab.tables.compare import sites as of_sites
+
+        by_site = of_sites.table(runs, sites, **{key: of[key] for key in OF_SITES if key in of})
         unreadable, printed = by_site.unreadable, getattr(by_site, form)()
         files[csv] = lambda _: by_site.csv()
     else:
@@ -126,9 +128,11 @@ def compare(
         typer.echo(printed)
     _write(files, aside)
     if figures is not None:
-        _wrote(result.figures(figures), figures, aside)
+        _wrote(table.figures(figures), figures, aside)
     if keep is not None:
-        _wrote(comparing.keep(runs, keep), keep, aside)
+        from fedshift.lab.tables.results import archive
+
+        _wrote(archive.keep(runs, keep), keep, aside)
     _end(unreadable)
 
 

@@ -27,12 +27,8 @@ _KEPT: dict[Any, Any] = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsa
 
 
 def plots(numbers: Numbers) -> dict[str, Plot]:
-    """Return the figures of a comparison by name, rows named as papers print them."""
-    return _by_name(figures.plots(numbers, files=True))
-
-
-def _by_name(made: figures.Figures) -> dict[str, Plot]:
-    return {plot.name: plot for plot in (*made.overall, *made.columns, *made.prices)}
+    """Return the figures of a comparison by name."""
+    return {plot.name: plot for plot in figures.plots(numbers).drawn}
 
 
 def figure(numbers: Numbers, name: str) -> Figure:
@@ -61,23 +57,21 @@ def write(numbers: Numbers, folder: Path) -> list[Path]:
     Raises:
         ConfigError: If there is no figure, or a file cannot be written.
     """
-    made = figures.plots(numbers, files=True)
-    by_name = _by_name(made)
-    if not by_name:
-        raise ConfigError(f"--figures: no figure can be drawn: {' '.join(made.lacking)}")
-    captions = [*(f"{name}: {plot.caption}" for name, plot in by_name.items()), *made.lacking]
+    drawn, lacking = figures.plots(numbers)
+    if not drawn:
+        raise ConfigError(f"--figures: no figure can be drawn: {' '.join(lacking)}")
+    captions = [*(f"{plot.name}: {plot.caption}" for plot in drawn), *lacking]
     texts = {"captions.txt": "\n".join([*captions, ""])}
-    texts |= {"curves.csv": frame.csv(frame.curves(numbers))} if "curves" in by_name else {}
+    texts |= {"curves.csv": frame.csv(frame.curves(numbers))} if any(plot.name == "curves" for plot in drawn) else {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with style(), mpl.rc_context(_KEPT), warnings.catch_warnings(record=True) as caught:
             warnings.filterwarnings("always", MISSING_GLYPH, UserWarning)
-            for name, plot in by_name.items():
-                drawn = plot.figure
-                drawn.draw_without_rendering()
-                drawn.set_layout_engine("none")  # it is laid out, which each file would do again
+            for plot in drawn:
+                plot.figure.draw_without_rendering()
+                plot.figure.set_layout_engine("none")  # it is laid out, which each file would do again
                 for ending, metadata in FORMATS.items():
-                    drawn.savefig(folder / f"{name}.{ending}", dpi=DPI, metadata=metadata)
+                    plot.figure.savefig(folder / f"{plot.name}.{ending}", dpi=DPI, metadata=metadata)
         for file, text in texts.items():
             write_atomically(folder / file, text)
     except OSError as error:
@@ -87,4 +81,7 @@ def write(numbers: Numbers, folder: Path) -> list[Path]:
             "--figures: no font of this machine has all letters of the names, those that lack are boxes; a font such "
             "as Noto Sans CJK has them"
         )
-    return [folder / file for file in (*(f"{name}.{ending}" for name in by_name for ending in FORMATS), *texts)]
+    return [
+        folder / file
+        for file in (*(f"{name}.{ending}" for name in [plot.name for plot in drawn] for ending in FORMATS), *texts)
+    ]

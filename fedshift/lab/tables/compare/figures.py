@@ -1,14 +1,12 @@
-"""The figures of a comparison, for its page and as files: each is drawn once, with its name and what is said of it."""
+"""The figures of a comparison, for its page and as files."""
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.cbook import pts_to_poststep
+from matplotlib.figure import Figure
 
 from fedshift.lab.tables.compare import tradeoff
 from fedshift.lab.tables.compare.paper_names import column as column_name
@@ -26,25 +24,23 @@ from fedshift.run.html.drawing import (
     Plot,
     canvas,
     domain_colour,
+    domain_marker,
     legend_above,
     shown_rounds,
     style,
     titled,
 )
-from fedshift.run.html.naming import name_points
-from fedshift_core.accuracies import OVERALL, STD
-from fedshift_core.limits import MOST_NAME, plain, shortened
+from fedshift_core.accuracies import STD
+from fedshift_core.limits import MOST_NAME, plain, shortened, some
 from fedshift_core.plural import capital, plural
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_ROWS, MOST_COLUMNS = 60, 12  # that have figures
-MOST_POINTS = 150  # of a curve: more would be nearer to each other than pixels
-LABEL, LONGEST = 28, 48  # characters of a row's name next to a figure: of the page, of a file
-SHORT_NAME, LETTER = 16, 0.075  # characters for which the page's width is enough; inches of a further one
+LABEL, SHORT_NAME, LETTER = 48, 16, 0.075  # characters of a row's name; for which the usual width is enough; inches
 AXIS_LETTERS = 11  # characters of an axis' label in an inch
-MOST_DESCRIBED = 12  # rows whose numbers the text alternative of a figure contains
+MOST_NAMED = 12  # rows that a line names
 BELOW = 0.28  # distance of the seeds below their mean, as a share of a row
 LOG_FROM = 20  # ratio of the largest to the smallest cost from which the axis is logarithmic
 PANELS, PANEL_TITLE = 3, 22  # panels in a line; characters of a line of a panel's title
@@ -54,104 +50,64 @@ BY_ROUND = ("last5", "final", "best", "validation")
 _COSTS = {tradeoff.BYTES: "bytes", tradeoff.SECONDS: "seconds", tradeoff.FLOPS: "flops"}
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(NamedTuple):
     """The figures of a comparison.
 
     Attributes:
-        overall: The difference to the baseline, and the curves.
-        columns: One of each column of the table; as files, one of all domains too.
-        prices: The headline against each cost.
+        drawn: Difference to the baseline, curves, columns, and the headline against each cost.
         lacking: What the numbers of groups stand for, and reasons why figures are missing.
     """
 
-    overall: list[Any] = field(default_factory=list)
-    columns: list[Any] = field(default_factory=list)
-    prices: list[Any] = field(default_factory=list)
-    lacking: list[str] = field(default_factory=list)
+    drawn: list[Plot]
+    lacking: list[str]
 
 
-@dataclass(frozen=True)
-class _Look:
-    """The numbers of figures, with rows named as the page or as papers name them.
-
-    Attributes:
-        numbers: The comparison.
-        what: What the numbers are, such as "top-1 accuracy (%), mean of the last five rounds".
-        base: The name of the baseline.
-        column: Returns the title of a column.
-        most: Characters of a row's name next to a figure.
-        width: In inches.
-    """
-
-    numbers: Numbers
-    what: str
-    base: str = BASELINE
-    column: Callable[[str], str] = str
-    most: int = LABEL
-    width: float = WIDTH
-
-    @property
-    def dashed(self) -> str:
-        """What a dashed line is, in captions."""
-        where = " of the row's group" if len({row.group for row in self.numbers.rows}) > 1 else ""
-        return f" Dashed: {self.base}{where}."
-
-
-def plots(numbers: Numbers, *, files: bool = False) -> Figures:
-    """Draw the figures for which the runs have numbers.
-
-    Args:
-        numbers: The comparison.
-        files: Whether rows are named as papers print them, in full, and all domains stand side by side too.
-    """
+def plots(numbers: Numbers) -> Figures:
+    """Draw the figures for which the runs have numbers; rows are named as papers print them."""
     if len(numbers.rows) > MOST_ROWS:
-        return Figures(lacking=[f"More than {MOST_ROWS} rows: no figures."])
-    numbers, groups = _numbered(numbers, files)
-    what = numbers.title.partition(": ")[2]
-    if files:
-        longest = min(LONGEST, max(len(named(row)) for row in numbers.rows))
-        width = WIDTH + LETTER * max(0, longest - SHORT_NAME)
-        look = _Look(numbers, what, text_of(BASELINE), column_name, LONGEST, width)
-    else:
-        look = _Look(numbers, what)
+        return Figures([], [f"More than {MOST_ROWS} rows: no figures."])
+    numbers, lacking = _numbered(numbers)
     columns = sorted((name for name in numbers.columns if name != STD), key=lambda name: name != numbers.headline)
-    shown = columns[:MOST_COLUMNS]
-    domains = [column for column in shown if column not in OVERALL]
     with style():
-        overall = [*_difference(look), *_curves(look)]
-        several = [_dots(look, "domains", domains)] if files and domains else []
-        prices = list(_prices(look))
-        taken = {plot.name for plot in (*overall, *several, *prices)}
-        singles = [_dots(look, _file_name(column, taken), [column]) for column in shown]
-    lacking = [*filter(None, [groups]), *_lacking(look, overall, prices, len(columns) - len(shown))]
-    return Figures(overall, [*several, *singles], prices, lacking)
-
-
-def _lacking(look: _Look, overall: Sequence[Plot], prices: Sequence[Plot], more: int) -> Iterator[str]:
-    """Yield why figures are missing."""
-    numbers = look.numbers
-    if more:
-        yield f"no figure of {plural(more, 'more column')} of the table."
-    if numbers.score in BY_ROUND and not any(plot.name == "curves" for plot in overall):
-        yield "No curves over the rounds: the files of these runs have none."
+        curves, prices = list(_curves(numbers)), list(_prices(numbers))
+        drawn = [*_difference(numbers), *curves, *_columns(numbers, columns[:MOST_COLUMNS]), *prices]
+    if (more := len(columns) - MOST_COLUMNS) > 0:
+        lacking.append(f"no figure of {plural(more, 'more column')} of the table.")
+    if numbers.score in BY_ROUND and not curves:
+        lacking.append("No curves over the rounds: the files of these runs have none.")
     if numbers.costs is not None and not prices:
-        yield "No figure of costs: none of these rows was measured as it is."
+        lacking.append("No figure of costs: none of these rows was measured as it is.")
     if refused := [named(row) for row in numbers.rows if row.refused]:
-        yield f"No difference to {look.base} of {_few(refused)}: {OTHER_IMAGES}."
+        lacking.append(f"No difference to {text_of(BASELINE)} of {some(refused, MOST_NAMED)}: {OTHER_IMAGES}.")
+    return Figures(drawn, lacking)
 
 
-def _numbered(numbers: Numbers, files: bool) -> tuple[Numbers, str]:
-    """Return a comparison whose groups are numbers, with their key, if a name of a row does not fit next to a figure.
+def _numbered(numbers: Numbers) -> tuple[Numbers, list[str]]:
+    """Return a comparison with the names of figures, in which groups are numbers, and the key of these."""
+    groups = list(dict.fromkeys(row.group for row in numbers.rows if row.group))
+    numbered = {group: str(i) for i, group in enumerate(groups, 1)}
+    rows = [replace(row, label=row_text(row), group=numbered.get(row.group, "")) for row in numbers.rows]
+    key = "; ".join(f"[{number}] {plain(group, 4 * MOST_NAME)}" for group, number in numbered.items())
+    return replace(numbers, rows=tuple(rows)), [f"Groups: {key}."] if key else []
 
-    Cut names of groups are often the same: what differs stands in their middle.
-    """
-    rows = [replace(row, label=row_text(row)) for row in numbers.rows] if files else numbers.rows
-    if not any(row.group and len(named(row)) > (LONGEST if files else LABEL) for row in rows):
-        return replace(numbers, rows=tuple(rows)), ""
-    places = {group: str(i) for i, group in enumerate(dict.fromkeys(row.group for row in rows), 1)}
-    key = "; ".join(f"[{place}] {plain(group, 4 * MOST_NAME)}" for group, place in places.items())
-    return replace(numbers, rows=tuple(replace(row, group=places[row.group]) for row in rows)), f"Groups: {key}."
+
+def _canvas(
+    numbers: Numbers, height: float, lines: int = 1, across: int = 1, **more: object
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure with its axes; long names of rows make it wider."""
+    longest = min(LABEL, max(len(named(row)) for row in numbers.rows))
+    return canvas(height, lines, across, WIDTH + LETTER * max(0, longest - SHORT_NAME), **more)
+
+
+def _what(numbers: Numbers) -> str:
+    """Return what the numbers are, such as "top-1 accuracy (%), mean of the last five rounds"."""
+    return numbers.title.partition(": ")[2]
+
+
+def _dashed(numbers: Numbers) -> str:
+    """Return what a dashed line is, in captions."""
+    where = " of the row's group" if len({row.group for row in numbers.rows}) > 1 else ""
+    return f" Dashed: {text_of(BASELINE)}{where}."
 
 
 class _Mark(NamedTuple):
@@ -164,9 +120,9 @@ class _Mark(NamedTuple):
     printed: float = nan
 
 
-def _difference(look: _Look) -> list[Plot]:
+def _difference(numbers: Numbers) -> Iterator[Plot]:
     """Draw the difference of the headline to the baseline, with its interval, row by row."""
-    headline, rows = look.numbers.headline, look.numbers.rows
+    headline, rows = numbers.headline, numbers.rows
 
     def mark(row: Row, _: str) -> _Mark:
         base, interval = baseline(row, rows), row.difference and row.difference.interval
@@ -174,14 +130,16 @@ def _difference(look: _Look) -> list[Plot]:
         return _Mark((_seeds(row, headline) - _seeds(base, headline)).dropna(), *(interval or (nan, nan)), 0)
 
     shown = [row for row in rows if row.difference and row.difference.seeds]
-    what = f"percentage points of {look.what.replace(' (%)', '')}"
+    what = f"percentage points of {_what(numbers).replace(' (%)', '')}"
     reach = "interval of 95 % (Student's t, not corrected for several methods; none for fewer than three common seeds)."
-    return [_by_row(look, "difference", [f"{headline} - {look.base}"], shown, mark, what, reach)] if shown else []
+    if shown:
+        title = f"{headline} - {text_of(BASELINE)}"
+        yield _by_row(numbers, "difference", {headline: title}, shown, mark, what, reach)
 
 
-def _dots(look: _Look, name: str, columns: Sequence[str]) -> Plot:
+def _columns(numbers: Numbers, columns: Sequence[str]) -> Iterator[Plot]:
     """Draw mean, spread and seeds of columns row by row, with the paper's printed numbers."""
-    rows = look.numbers.rows
+    rows = numbers.rows
 
     def mark(row: Row, column: str) -> _Mark:
         each, base = _seeds(row, column), baseline(row, rows)
@@ -190,27 +148,27 @@ def _dots(look: _Look, name: str, columns: Sequence[str]) -> Plot:
         dashed = nan if base is None else _seeds(base, column).mean()
         return _Mark(each, low, high, dashed, nan if printed is None else printed)
 
-    dashed = look.dashed if any(row.is_baseline for row in rows) else ""
+    dashed = _dashed(numbers) if any(row.is_baseline for row in rows) else ""
     paper = " Diamonds: the paper's." if any(row.paper for row in rows) else ""
-    return _by_row(look, name, columns, rows, mark, look.what, f"standard deviation.{dashed}{paper}")
+    if columns:
+        titles = {column: plain(column_name(column), MOST_NAME) for column in columns}
+        yield _by_row(numbers, "columns", titles, rows, mark, _what(numbers), f"standard deviation.{dashed}{paper}")
 
 
 def _by_row(
-    look: _Look,
+    numbers: Numbers,
     name: str,
-    columns: Sequence[str],
+    columns: Mapping[str, str],
     rows: Sequence[Row],
     of: Callable[[Row, str], _Mark],
     what: str,
     reach: str,
 ) -> Plot:
-    """Draw the marks of columns side by side, row by row."""
+    """Draw the marks of columns, each with its title, side by side, row by row."""
     across = 2 if len(columns) == 4 else min(PANELS, len(columns))  # no line of one panel
     lines = -(-len(columns) // across)
-    figure, places = canvas(0.2 + lines * (0.95 + 0.24 * len(rows)), lines, across, look.width, sharey=True)
-    titles, texts = [plain(look.column(column), MOST_NAME) for column in columns], []
-    sign = "+" if name == "difference" else ""
-    for axes, column, title in zip(places, columns, titles, strict=False):
+    figure, places = _canvas(numbers, 0.2 + lines * (0.95 + 0.24 * len(rows)), lines, across, sharey=True)
+    for axes, (column, title) in zip(places, columns.items(), strict=False):
         for i, row in enumerate(rows):
             each, low, high, base, printed = of(row, column)
             mean, colour = each.mean(), TEXT if row.is_baseline else OURS
@@ -218,9 +176,7 @@ def _by_row(
             axes.plot(each, [i + BELOW] * len(each), "o", color=GRID, markersize=3)
             axes.errorbar(mean, i, xerr=[[mean - low], [high - mean]], fmt="o", color=colour, capsize=3)
             axes.plot(printed, i, "D", color=PAPERS, fillstyle="none", markersize=6)
-            reached = f" ({low:{sign}.2f} to {high:{sign}.2f})" if low < high else ""
-            texts += [f"{_label(row)} {mean:{sign}.2f}{reached}"] if len(each) else []
-        axes.set_yticks(range(len(rows)), [shortened(_label(row), look.most) for row in rows])
+        axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.grid(axis="x")
         axes.tick_params(axis="y", length=0)
@@ -228,35 +184,30 @@ def _by_row(
         axes.set_title(title, loc="left")
     for axes in places[len(columns) :]:
         axes.set_visible(False)
-    figure.supxlabel(titled(what, int(AXIS_LETTERS * look.width)), fontsize="medium")
-    head = f"{', '.join(titles)}: {what}"
-    caption = f"{head}; seeds (small), mean and {reach}"
-    return Plot(figure, name, f"{head}, mean and {reach.partition(' (')[0].partition('.')[0]}: {_few(texts)}.", caption)
+    figure.supxlabel(titled(what, int(AXIS_LETTERS * figure.get_figwidth())), fontsize="medium")
+    return Plot(figure, name, f"{', '.join(columns.values())}: {what}; seeds (small), mean and {reach}")
 
 
-def _curves(look: _Look) -> Iterator[Plot]:
+def _curves(numbers: Numbers) -> Iterator[Plot]:
     """Draw AVG of each row over the rounds, of scores that are taken from rounds.
 
     Up to eight rows share one panel; otherwise each has its own, next to its baseline.
     """
-    rows = look.numbers.rows if look.numbers.score in BY_ROUND else ()
+    rows = numbers.rows if numbers.score in BY_ROUND else ()
     drawn = {id(row): (row, frame) for row in rows if (frame := _rounds(row)).size}
     if not drawn:
         return
     across, most = (1, len(drawn)) if len(drawn) <= DOMAINS else (PANELS, 1)
     lines = -(-len(drawn) // (across * most))
     height = 3.4 if across == 1 else 0.8 + 1.25 * lines
-    figure, places = canvas(height, lines, across, look.width, sharex=True, sharey=True)
-    dashed, texts = "", []
+    figure, places = _canvas(numbers, height, lines, across, sharex=True, sharey=True)
     for i, (row, frame) in enumerate(drawn.values()):
         axes, base = places[i // most], baseline(row, rows)
         if across > 1 and base is not row and id(base) in drawn:
             axes.plot(drawn[id(base)][1].mean(), color=GRID, linestyle="--", linewidth=1)
-            dashed = look.dashed
         _curve(axes, row, frame, TEXT if row.is_baseline else domain_colour(i % most))
         if across > 1:
             axes.set_title(titled(_label(row), PANEL_TITLE), loc="left", fontsize=8)
-        texts.append(f"{_label(row)} {frame.iloc[:, -1].mean():.2f} in round {frame.columns[-1]}")
     for axes in places:
         shown_rounds(axes, max(frame.columns[-1] for _, frame in drawn.values()))
         axes.set_xlabel("")
@@ -266,12 +217,12 @@ def _curves(look: _Look) -> Iterator[Plot]:
         legend_above(figure, places[0])
     figure.supxlabel("round", fontsize="medium")
     figure.supylabel("AVG (%)", fontsize="medium")
-    lacking = len(rows) - len(drawn)
+    dashed = _dashed(numbers) if across > 1 and any(row.is_baseline for row, _ in drawn.values()) else ""
     band = " Bands: ± standard deviation over seeds." * any(len(frame) > 1 for _, frame in drawn.values())
+    lacking = len(rows) - len(drawn)
     without = f" {plural(lacking, 'row has', 'rows have')} files without rounds." if lacking else ""
     what = capital(measure("final", [run for row, _ in drawn.values() for run in row.runs]))
-    caption = f"{what} (%) of each round, mean over domains and seeds.{band}{dashed}{without}"
-    yield Plot(figure, "curves", f"AVG over the rounds: {_few(texts)}.", caption)
+    yield Plot(figure, "curves", f"{what} (%) of each round, mean over domains and seeds.{band}{dashed}{without}")
 
 
 def _curve(axes: Axes, row: Row, frame: "pd.DataFrame", colour: str) -> None:
@@ -286,45 +237,38 @@ def _rounds(row: Row) -> "pd.DataFrame":
     """Return the accuracies of runs by round, of rounds that all of them scored."""
     import pandas as pd
 
-    frame = pd.DataFrame(row.curves()).dropna(axis=1).sort_index(axis=1)
-    rounds = frame.shape[1]
-    return frame.iloc[:, sorted({*range(0, rounds, rounds // (MOST_POINTS + 1) + 1), rounds - 1} - {-1})]
+    return pd.DataFrame(row.curves()).dropna(axis=1).sort_index(axis=1)
 
 
-def _prices(look: _Look) -> Iterator[Plot]:
-    """Draw the headline against each cost and name the methods on the Pareto front."""
-    numbers, rows = look.numbers, look.numbers.rows
+def _prices(numbers: Numbers) -> Iterator[Plot]:
+    """Draw the headline against each cost; a key names the rows on a Pareto front and the baseline."""
+    rows = numbers.rows
     paid = tradeoff.paid(rows, numbers.costs, numbers.headline) if numbers.costs is not None else {}
     for what, points in paid.items():
-        figure, (axes,) = canvas(3.6, width=look.width)
+        figure, (axes,) = _canvas(numbers, 4.2)
         fronts = tradeoff.on_fronts(points, numbers.score in LOWEST_IS_BEST)
-        colours = {i: domain_colour(place) for place, front in enumerate(fronts) for i in front}
-        steps = [pts_to_poststep(*zip(*(points[i][:2] for i in front), strict=True)).T.tolist() for front in fronts]
-        for front, corners in zip(fronts, steps, strict=True):
-            axes.plot(*zip(*corners, strict=True), color=colours[front[0]], linewidth=1)
-        names: list[tuple[float, float, str]] = []
-        others: list[tuple[float, float, str]] = []
-        for i, (x, y, row) in enumerate(points):
-            tagged = i in colours or row.is_baseline or not colours
-            axes.plot(x, y, "o" if i in colours else "x", color=colours.get(i, TEXT if tagged else GRID))
-            (names if tagged else others).append((x, y, shortened(_label(row), look.most)))
+        place = {i: (of, k) for of, front in enumerate(fronts) for k, i in enumerate(front)}
+        for of, front in enumerate(fronts):
+            axes.step(*zip(*(points[i][:2] for i in front), strict=True), where="post", color=domain_colour(of), lw=1)
+        for i, (x, y, row) in sorted(enumerate(points), key=lambda point: place.get(point[0], (len(fronts), 0))):
+            of, k = place.get(i, (i, i))  # without a front all are named
+            marker, colour = "x", TEXT if row.is_baseline else GRID
+            if i in place or not fronts:
+                marker, colour = domain_marker(k), domain_colour(of)
+            axes.plot(x, y, marker, color=colour, markersize=6, label=None if colour == GRID else _label(row))
         xs = [x for x, *_ in points]
         axes.set_xscale("log" if max(xs) > LOG_FROM * min(xs) > 0 else "linear")
-        axes.margins(x=0.18, y=0.12)
-        axes.set(xlabel=what, ylabel=titled(f"{numbers.headline}, {look.what}", 3 * AXIS_LETTERS))
+        axes.margins(x=0.08, y=0.12)
+        axes.set(xlabel=what, ylabel=titled(f"{numbers.headline}, {_what(numbers)}", 3 * AXIS_LETTERS))
         axes.grid()
-        name_points(axes, names, [point[:2] for point in others], steps)
-        best = [f"{_label(row)} {y:.2f} at {x:.4g}" for x, y, row in (points[i] for i in colours)]
+        legend_above(figure, axes)
         of_group = " of its group" * (len({row.group for row in rows}) > 1)
         alike = " that is scored as it is" * (len({row.scored for row in rows}) > 1)
-        front_text = "the Pareto fronts, each in a colour of its own" if len(fronts) > 1 else "the Pareto front"
-        against = f"{numbers.headline} against {what}"
-        title = f"{against}; Pareto-optimal: {_few(best) or 'none, as rows are of other images'}."
         caption = (
-            f"{against}: {look.what}. Dots and steps: {front_text}, where no other row{of_group}{alike} is better for "
-            "as little or less. Crosses: the others."
+            f"{numbers.headline} against {what}: {_what(numbers)}. Steps: the Pareto front, where no other "
+            f"row{of_group}{alike} is better for as little or less; its rows are named. Crosses: the others."
         )
-        yield Plot(figure, f"tradeoff-{_COSTS[what]}", title, caption)
+        yield Plot(figure, f"tradeoff-{_COSTS[what]}", caption)
 
 
 def _seeds(row: Row, column: str) -> "pd.Series[float]":
@@ -335,18 +279,4 @@ def _seeds(row: Row, column: str) -> "pd.Series[float]":
 
 
 def _label(row: Row) -> str:
-    return plain(named(row), 4 * MOST_NAME)
-
-
-def _few(texts: Sequence[str]) -> str:
-    more = len(texts) - MOST_DESCRIBED
-    return "; ".join(texts[:MOST_DESCRIBED]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _file_name(column: str, taken: set[str]) -> str:
-    """Return a column's name as that of a file, with a number where another figure has it; it is taken then."""
-    name = re.sub(r"[^\w.=-]+", "-", plain(column, MOST_NAME)).strip("-.") or "column"
-    numbered = chain([name], (f"{name}-{number}" for number in count(2)))
-    unlike = next(each for each in numbered if each.lower() not in taken)
-    taken.add(unlike.lower())
-    return unlike
+    return shortened(plain(named(row), 4 * MOST_NAME), LABEL)

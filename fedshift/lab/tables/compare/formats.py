@@ -15,7 +15,7 @@ from fedshift.lab.tables.results.differences import MARK, OTHER_IMAGES
 from fedshift.lab.tables.results.settings import BASELINE
 from fedshift.lab.tables.results.statistics import Paired, Spread
 from fedshift_app.run.logs import cleaned
-from fedshift_core.accuracies import OVERALL, WORST
+from fedshift_core.accuracies import WORST
 from fedshift_core.cells import csv_text
 from fedshift_core.plural import plural
 
@@ -28,6 +28,7 @@ _FIELDS = frozenset((
     "data set", "network", "split", "statistics", "settings", "score", TRAINING, "image size", "pretrained weights",
     "arithmetic", "nodes",
 ))  # fmt: skip
+_OF_COLUMN = (" std", " n", " paper")  # end further fields of a column
 
 
 @dataclass(frozen=True)
@@ -142,20 +143,11 @@ def content(numbers: Numbers) -> dict[str, Any]:
 
 def headings(numbers: Numbers) -> dict[str, str]:
     """Return the name of each column in heads and records, which no other field has: of a site ``p``, ``site p``."""
-    names: dict[str, str] = {}
-    taken = set(_FIELDS)
-    for column in sorted(numbers.columns, key=lambda column: column not in OVERALL):  # these always have their names
-        name = column
-        while not taken.isdisjoint(_fields(name)):
-            name = f"site {name}"
-        names[column] = name
-        taken.update(_fields(name))
-    return names
-
-
-def _fields(name: str) -> tuple[str, ...]:
-    """Return the fields that a record has of a column."""
-    return name, f"{name} std", f"{name} n", f"{name} paper", f"{name} less paper"
+    return {
+        column: f"site {column}" if column in _FIELDS or column.startswith("site ") or column.endswith(_OF_COLUMN)
+        else column
+        for column in numbers.columns
+    }  # fmt: skip
 
 
 def record(row: Row, numbers: Numbers) -> dict[str, Any]:

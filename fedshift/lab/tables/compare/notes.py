@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable, Sequence
 from fedshift.lab.tables.compare import leave_one_out, run_facts
 from fedshift.lab.tables.compare.rows import PaperRow, Row, baseline, named, same_worst
 from fedshift.lab.tables.papers import printed as printed_module
-from fedshift.lab.tables.papers.deviations import TEST_BATCH, Altered
+from fedshift.lab.tables.papers.deviations import Altered
 from fedshift.lab.tables.results import metrics
 from fedshift.lab.tables.results.differences import MARK, OTHER_IMAGES, assigned, unlike
 from fedshift.lab.tables.results.row_names import TUNED
-from fedshift.lab.tables.results.settings import BASELINE, BN_ORDER, BN_STATISTICS, LAST, NODES
+from fedshift.lab.tables.results.settings import BASELINE, BN_ORDER, LAST, NODES
 from fedshift.lab.tables.results.statistics import LEAST_FOR_TEST
 from fedshift_app.config import registry
 from fedshift_app.features.figures.show import Of
 from fedshift_core.accuracies import AVG, OVERALL, WORST
 from fedshift_core.limits import some
 from fedshift_core.plural import plural
-from fedshift_core.rounds import LAST_ROUNDS, span
-from fedshift_core.wire.names import BATCH, BN_SCORE, OWN, RETAKEN
+from fedshift_core.rounds import span
+from fedshift_core.wire.names import OWN, RETAKEN
 
 #: First words of the notes about values that the paper leaves open.
 OPEN = "where the paper is silent or unclear (our reading in brackets)"
@@ -36,7 +36,7 @@ def of_rows(rows: Sequence[Row], headline: str, score: str) -> list[str]:
     """
     return [
         "mean ± sample standard deviation (ddof=1) over n seeds; one seed has no spread",
-        *_test_batches(rows),
+        *_orders(rows),
         *_rounds(rows, score),
         *([] if score in metrics.MEASURES else _over_domains(rows, lowest=score in metrics.LOWEST_IS_BEST)),
         *_images(rows),
@@ -80,8 +80,6 @@ def _rounds(rows: Sequence[Row], score: str) -> list[str]:
     """Return that other rounds than the last five are averaged, and that models of other runs were scored again."""
     singles = [run for row in rows for run in row.runs]
     notes = []
-    if rounds := {run.results.averaged_rounds for run in singles} - {LAST_ROUNDS}:
-        notes.append(f"runs with fewer scored rounds than five: {', '.join(map(str, sorted(rounds)))} are averaged")
     if again := [run for run in singles if run.scored_again]:
         what = "all runs" if len(again) == len(singles) else f"{len(again)} of the runs"
         kept = {run.config["keep"] != LAST for run in again}
@@ -243,26 +241,15 @@ def _other_images(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _test_batches(rows: Sequence[Row]) -> list[str]:
-    """Return the sizes of the test batches from which BatchNorm statistics were computed, and orders that differ."""
-    runs = [(row, run) for row in rows for run in row.runs]
-    sizes = {
-        run.config[TEST_BATCH]
-        for row, run in runs
-        if run.group_settings[BN_STATISTICS] == BATCH
-        or (BATCH in row.values and BN_SCORE + BATCH in run.results.others)
-    }
-    notes = (
-        [f"batches of {' and '.join(map(str, sorted(sizes)))} test images, which decide bn={BATCH}"] if sizes else []
-    )
+def _orders(rows: Sequence[Row]) -> list[str]:
+    """Return in which orders of images runs took own and re-estimated BatchNorm statistics, if they differ."""
     orders: dict[str, list[str]] = {}
-    for row, run in runs:
-        if {OWN, RETAKEN} & {*row.values} and {OWN, RETAKEN} & {*run.resolved.evaluate.bn}:
-            orders.setdefault(run.resolved.evaluate.bn_order, []).append(run.name)
-    if len(orders) > 1:
-        texts = " and ".join(f"{order} ({some(names, _NAMED)})" for order, names in sorted(orders.items()))
-        notes.append(f"own and re-estimated statistics do not compare: {BN_ORDER} is {texts}")
-    return notes
+    for row in rows:
+        for run in row.runs if {OWN, RETAKEN} & {*row.values} else ():
+            if {OWN, RETAKEN} & {*run.resolved.evaluate.bn}:
+                orders.setdefault(run.resolved.evaluate.bn_order, []).append(run.name)
+    texts = " and ".join(f"{order} ({some(names, _NAMED)})" for order, names in sorted(orders.items()))
+    return [f"own and re-estimated statistics do not compare: {BN_ORDER} is {texts}"] if len(orders) > 1 else []
 
 
 def _images(rows: Sequence[Row]) -> list[str]:
@@ -315,11 +302,6 @@ def of_paper(rows: Sequence[Row], table: printed_module.Table) -> list[str]:
     if column_map.unseen:
         notes.append("the paper's columns are unseen domains: only a run's held-out domain compares with one")
     notes += _altered(rows, table)
-    if without := [row.label for row in rows if row.paper is None]:
-        notes.append(f"the paper prints no row of {', '.join(without)}")
-    used = {row.paper.label for row in rows if row.paper is not None}
-    if others := [row.method for row in printed.rows if row.method not in used]:
-        notes.append(f"printed too: {', '.join(others)}")
     return notes + [f"print error: {check}" for check in table.checks()]
 
 

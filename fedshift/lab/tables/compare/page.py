@@ -1,7 +1,6 @@
 """The page of a comparison: figures, table, notes and links to the runs' reports in one file."""
 
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,12 @@ from urllib.parse import quote
 from fedshift.lab.pages.report import REPORT_FILE
 from fedshift.lab.tables.compare import figures, formats
 from fedshift.lab.tables.compare.rows import Row, named
-from fedshift.lab.tables.compare.run_facts import facts
+from fedshift.lab.tables.compare.run_facts import budget
 from fedshift.lab.tables.compare.table import Numbers
 from fedshift.lab.tables.results.loading import Run
 from fedshift.run.html.rendering import render
 
 OPEN = 30  # the list of runs is open up to this number
-LONG = 16  # characters of a part of a name without a line break
 
 
 def page(numbers: Numbers, where: Path | None = None) -> str:
@@ -27,22 +25,13 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
         where: The file to which the page will be written, for relative links to reports; None for no links.
     """
     head, lines = headline_first(numbers)
-    drawn = figures.plots(numbers)
-    # Difference and curves are large. The figures of columns have one size, so that they can be compared.
-    large = drawn.overall if len(drawn.overall) > 1 else []
-    small = drawn.columns if large else drawn.overall + drawn.columns
-    groups = [(some, size) for some, size in ((large, "two"), (small, "alike"), (drawn.prices, "alike")) if some]
+    drawn, lacking = figures.plots(numbers)
     runs = [_run(numbers, row, run, where) for row in numbers.rows for run in row.runs]
-    linked = sum(bool(run[-1]["href"]) for run in runs)
-    reports = (
-        f"{linked} of {len(runs)} have a report, which their names lead to" if linked else "None has a report here"
-    ) + "; `fedshift report RUN` makes one. A page that is moved away from its runs leads nowhere."
-    known = facts([run for row in numbers.rows for run in row.runs])
+    facts = budget([run for row in numbers.rows for run in row.runs])
     content = {
-        "title": numbers.title, "warnings": numbers.warnings, "facts": known,
-        "head": head, "lines": lines, "groups": groups, "lacking": drawn.lacking,
-        "notes": numbers.notes, "runs": runs, "headline": numbers.headline, "most": OPEN, "reports": reports,
-        "words": words,
+        "title": numbers.title, "warnings": numbers.warnings, "facts": facts,
+        "head": head, "lines": lines, "plots": drawn, "lacking": lacking,
+        "notes": numbers.notes, "runs": runs, "headline": numbers.headline, "most": OPEN,
     }  # fmt: skip
     return render("compare", content)
 
@@ -58,23 +47,6 @@ def headline_first(numbers: Numbers) -> tuple[list[str], list[formats.Line]]:
         replace(line, cells=tuple(line.cells[k] for k in order), best=frozenset(map(order.index, line.best)))
         for line in lines
     ]
-
-
-def words(text: str) -> list[list[tuple[str, bool]]]:
-    """Return the words of a cell, each as its parts. A line may break between parts and before the spread.
-
-    Returns:
-        For each word its parts, and whether the page keeps a part on one line.
-    """
-    split = re.split(r"(?<!±) ", text)  # the sign stays with its number
-    return [[(word, True)] if "±" in word else _parts(word) for word in split]
-
-
-def _parts(word: str) -> list[tuple[str, bool]]:
-    if len(word) <= LONG:
-        return [(word, False)]
-    parts = re.split(r"(?<=[-_/=,])", word)
-    return [(part[i : i + LONG], True) for part in parts for i in range(0, len(part), LONG)]
 
 
 def _run(numbers: Numbers, row: Row, run: Run, where: Path | None) -> tuple[Any, ...]:

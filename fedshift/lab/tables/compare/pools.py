@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fedshift.lab.tables.compare import leave_one_out
-from fedshift.lab.tables.compare.table import Numbers, numbers_of
+from fedshift.lab.tables.compare.table import Asked, Numbers, numbers_of
 from fedshift.lab.tables.papers.deviations import HELD_OUT
 from fedshift.lab.tables.results import differences
-from fedshift.lab.tables.results.loading import Run
+from fedshift.lab.tables.results.loading import Given, Run
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import some
 
@@ -52,7 +52,7 @@ def differing(runs: Sequence[Run], *, held_out: bool) -> dict[str, list[Any]]:
 def numbers_in(runs: Sequence[Run], score: str) -> Numbers:
     """Return what ``compare`` has of runs of one pool."""
     held_out = bool(runs[0].config[HELD_OUT])
-    return numbers_of(runs, (), paper="", score=score, allow_different=False, held_out=held_out)
+    return numbers_of(Given(list(runs), [], {}), Asked(score=score, held_out=held_out))
 
 
 def _settled(runs: Sequence[Run], score: str, left_out: list[str]) -> Iterator[tuple[list[Run], Numbers]]:

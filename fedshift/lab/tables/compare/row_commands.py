@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedshift.lab.grid.rescore.keys import may_differ
 from fedshift.lab.tables.results.loading import Run
-from fedshift.lab.tables.results.settings import ADAPTATION, ASIDE, BN_STATISTICS, LAST, NODES, usual_settings
+from fedshift.lab.tables.results.settings import ASIDE, BN_STATISTICS, NODES, usual_settings
 from fedshift_app.config import resolving
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.keys import NONE, as_requested, flat
+from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.run.files import CONFIG_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import written
@@ -43,26 +42,9 @@ def commands(runs: Sequence[Run]) -> list[str]:
 
 def scored_again(runs: Sequence[Run]) -> str:
     """Return what stands for the command of runs that scored the models of others; empty if there are none."""
-    again = [run for run in runs if run.scored_again]
-    if not again:
-        return ""
-    kept = "" if all(run.config["keep"] == LAST for run in again) else " after the round that they kept"
-    some = "" if len(again) == len(runs) else f"{len(again)} of the runs: "
-    keys = " or ".join(dict.fromkeys(map(_rescore_keys, again)))
-    return f"{some}models of finished runs{kept}, scored again by fedshift rescore: {keys}"
-
-
-def _rescore_keys(run: Run) -> str:
-    """Return adaptation, corruption, and what else of the keys of ``rescore`` is not as in the run's experiment."""
-    settings, usual = flat(run.resolved.model_dump(mode="json")), _usual(run)
-    own = {section: settings[f"{section}.name"] != NONE for section in ("adapt", "shift")}
-    shown = {
-        key: value
-        for key, value in settings.items()
-        if key == ADAPTATION
-        or (may_differ(key) and key not in ASIDE and own.get(key.partition(".")[0], usual.get(key, value) != value))
-    }
-    return " ".join(f"{key}={_text(value)}" for key, value in shown.items())
+    again = sum(bool(run.scored_again) for run in runs)
+    some = "" if again == len(runs) else f"{again} of the runs: "
+    return f"{some}models of finished runs, scored again by fedshift rescore" if again else ""
 
 
 def from_here(path: Path) -> str:

@@ -332,7 +332,11 @@ def with_printed_row(row: Row, table: printed_module.Table, columns: Sequence[st
     printed = standing.row
     values = {column: printed.value(stands[column]) if column in stands else None for column in columns}
     spreads = {column: printed.spread(stands[column]) if column in stands else None for column in columns}
-    difference = {column: _less(row.values.get(column), values[column]) for column in columns}
+    ours = {column: value.mean for column, value in row.values.items()}
+    difference = {
+        column: None if printed_mean is None or (mean := ours.get(column)) is None else mean - printed_mean
+        for column, printed_mean in values.items()
+    }
     configs = [run.config for run in row.runs]
     others = altered(configs, table, column_map, standing)
     stated, left_open = (
@@ -342,10 +346,6 @@ def with_printed_row(row: Row, table: printed_module.Table, columns: Sequence[st
     return replace(
         row, paper=PaperRow(printed.method, values, spreads, difference, stated, left_open, printed.label_certain)
     )  # fmt: skip
-
-
-def _less(ours: Spread | None, printed: float | None) -> float | None:
-    return None if ours is None or ours.mean is None or printed is None else ours.mean - printed
 
 
 def _comparable(row: Row, column_map: printed_module.ColumnMap) -> dict[str, str]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from fedshift.lab.tables.results.loading import Run
 from fedshift.lab.tables.results.settings import NODES
-from fedshift_app.features.figures.show import total_images_text
 from fedshift_clients.models.packages import PREFIX
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, plain, some
@@ -17,25 +16,6 @@ MOST_VALUES = 3  # values shown of a fact in which runs differ
 TRAINING = "training"
 SCRATCH = "none: from scratch"
 UNRECORDED = "not recorded"
-
-
-def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Return the common facts of all runs, or the values in which they differ."""
-    images = [
-        total_images_text([of_domain for of_domain in figures_of_run.domains.values() if of_domain is not None])
-        if figures_of_run is not None
-        else UNRECORDED
-        for figures_of_run in (run.results.figures for run in runs)
-    ]
-    return [
-        ("rounds", values(run.config["rounds"] for run in runs)),
-        ("local epochs", values(run.config["train.epochs"] for run in runs)),
-        ("network", network(runs)),
-        ("nodes", values(run.config[NODES] for run in runs)),
-        ("test images", values(images)),
-        ("seeds", str(len({run.results.seed for run in runs}))),
-        ("methods", str(len({run.results.method for run in runs}))),
-    ]
 
 
 def budget(runs: Sequence[Run]) -> list[tuple[str, str]]:

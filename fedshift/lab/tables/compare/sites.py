@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedshift.lab.tables.compare import frame
 from fedshift.lab.tables.compare.formats import escaped, markdown_table, text_table
 from fedshift.lab.tables.compare.rows import named
-from fedshift.lab.tables.compare.table import mix_warnings, numbers
+from fedshift.lab.tables.compare.table import Asked, mix_warnings, numbers
 from fedshift.lab.tables.papers.deviations import HELD_OUT
 from fedshift.lab.tables.results.metrics import LAST_OR_KEPT
 from fedshift_app.features.site_figures.show import Figure, Site, Sites, how_intervals
@@ -85,15 +85,25 @@ class SiteTable:
 def table(
     paths: Sequence[Path], figure: str, *, allow_different: bool = False, scored: str = "", held_out: bool = False
 ) -> SiteTable:
-    """Compare a figure of sites, see ``fedshift.lab.tables.compare.by_site``."""
+    """Compare a figure of each site, as it worked it out itself, by method.
+
+    Args:
+        paths: As ``runs`` of ``compare``.
+        figure: A figure over all classes, such as ``auroc``, or of one class, such as ``sensitivity:benign``.
+        allow_different: As of ``compare``.
+        scored: As of ``compare``.
+        held_out: As of ``compare``.
+
+    Raises:
+        ConfigError: As ``compare``; if the figure is unknown, or no run has it.
+    """
     name, _, label = figure.partition(":")
     allowed = BY_CLASS if label else OVERALL
     if name not in allowed or figure.endswith(":"):
         forms = [*OVERALL, *(f"{kind}:CLASS" for kind in BY_CLASS)]
         raise ConfigError(f"--sites is {as_found(figure)}; allowed are {', '.join(forms)}{meant(name, OVERALL)}")
-    compared = numbers(
-        paths, paper="", score="last5", allow_different=allow_different, scored=scored, held_out=held_out, of_kept=True
-    )
+    asked = Asked(allow_different=allow_different, scored=scored, held_out=held_out, of_kept=True)
+    compared = numbers(paths, asked)
     runs = [(row, part) for row in compared.rows for part in row.runs]
     have = [(row, run, run.results.site_figures) for row, run in runs if run.results.site_figures is not None]
     if not have:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from fedshift.lab.tables.compare import leave_one_out, tradeoff
 from fedshift.lab.tables.compare import notes as remarks
@@ -56,63 +57,43 @@ class Numbers:
     unreadable: tuple[str, ...] = ()
 
 
-def numbers(
-    paths: Sequence[Path],
-    *,
-    paper: str,
-    score: str,
-    allow_different: bool,
-    costs: Path | None = None,
-    scored: str = "",
-    held_out: bool = False,
-    of_kept: bool = False,
-) -> Numbers:
-    """Read and compare runs, see :func:`fedshift.compare` and, of ``of_kept``, ``results.metrics.with_rounds``."""
-    if paper:
-        printed.get(paper).check_of_runs()
-    metrics.score(score)  # reports a wrong name before any file is read
-    if held_out and score == "clients":
+class Asked(NamedTuple):
+    """What a comparison is asked for, see :func:`fedshift.compare`; ``of_kept``: ``results.metrics.with_rounds``."""
+
+    paper: str = ""
+    score: str = "last5"
+    scored: str = ""
+    held_out: bool = False
+    allow_different: bool = False
+    costs: Path | None = None
+    of_kept: bool = False
+
+
+def numbers(paths: Sequence[Path], asked: Asked) -> Numbers:
+    """Read and compare runs."""
+    if asked.paper:
+        printed.get(asked.paper).check_of_runs()
+    metrics.score(asked.score)  # reports a wrong name before any file is read
+    if asked.held_out and asked.score == "clients":
         raise ConfigError("--unseen: the measures of --score clients are over all domains; give one of the two")
-    if scored and scored not in SCORED:
-        raise ConfigError(f"--scored is {as_found(scored)}; allowed are {', '.join(SCORED)}{meant(scored, SCORED)}")
-    given = reading.read(paths)
-    result = numbers_of(
-        given.runs,
-        given.unfinished,
-        paper=paper,
-        score=score,
-        allow_different=allow_different,
-        costs=costs,
-        scored=scored,
-        held_out=held_out,
-        of_kept=of_kept,
-    )
-    unreadable = tuple(given.left_out())
-    return replace(result, warnings=(*result.warnings, *unreadable), unreadable=unreadable)
+    if asked.scored and asked.scored not in SCORED:
+        found = f"{as_found(asked.scored)}; allowed are {', '.join(SCORED)}{meant(asked.scored, SCORED)}"
+        raise ConfigError(f"--scored is {found}")
+    return numbers_of(reading.read(paths), asked)
 
 
-def numbers_of(
-    runs: Sequence[Run],
-    unfinished: Sequence[str],
-    *,
-    paper: str,
-    score: str,
-    allow_different: bool,
-    costs: Path | None = None,
-    scored: str = "",
-    held_out: bool = False,
-    of_kept: bool = False,
-) -> Numbers:
-    """Compare runs that were read (``results.loading.read``), see :func:`numbers`."""
-    runs = with_statistics(metrics.with_rounds(runs, score, of_kept=of_kept), score)
+def numbers_of(given: reading.Given, asked: Asked) -> Numbers:
+    """Compare runs that were read."""
+    score, held_out = asked.score, asked.held_out
+    runs = with_statistics(metrics.with_rounds(given.runs, score, of_kept=asked.of_kept), score)
     domains: list[str] = []
     if held_out:
         runs, domains = leave_one_out.folds(runs)
     groups = differences.differing(runs)
-    if groups and not allow_different:
+    if groups and not asked.allow_different:
         raise _differ(runs, groups)
     names = row_names.Names(runs)
-    chosen = _chosen(runs, names, groups, score, scored)
+    chosen = _chosen(runs, names, groups, score, asked.scored)
     rows, repeats = _rows(chosen, score, domains)
     headline = metrics.MEASURES.get(score, AVG)
     lowest = score in metrics.LOWEST_IS_BEST
@@ -120,15 +101,14 @@ def numbers_of(
     if score not in metrics.MEASURES:
         columns += (AVG, STD) if len(columns) < 2 else OVERALL
     rows = [rowing.with_best(row, rows, columns, lowest) for row in rowing.with_differences(rows, headline)]
-    table = printed.get(paper) if paper else None
+    table = printed.get(asked.paper) if asked.paper else None
     if table is not None:
         rows = [rowing.with_printed_row(row, table, columns) for row in rows]
     runs = chosen.runs
     paid = None
-    if costs is not None:
-        paid = tradeoff.read(costs, list(dict.fromkeys(str(run.config["experiment"]) for run in runs)))
-    warnings, harmless = differences.surroundings(runs)
-    warnings += differences.unlike(runs)
+    if asked.costs is not None:
+        paid = tradeoff.read(asked.costs, list(dict.fromkeys(str(run.config["experiment"]) for run in runs)))
+    warnings = [*differences.surroundings(runs), *differences.unlike(runs)]
     warnings += [run.contradiction for run in runs if run.contradiction]
     warnings += differences.same_weights(runs, chosen.labels)
     warnings += mix_warnings(runs) if score in metrics.OVER_CLASSES else []
@@ -139,14 +119,14 @@ def numbers_of(
         *repeats,
         *names.notes(runs, chosen.labels),
         *remarks.of_groups(groups),
-        *harmless,
-        *([f"left out, not finished: {', '.join(unfinished)}"] if unfinished else []),
+        *([f"left out, not finished: {', '.join(given.unfinished)}"] if given.unfinished else []),
         *([] if table is None else remarks.of_paper(rows, table)),
         *([] if paid is None else tradeoff.notes(rows, paid, headline, lowest)),
     ]
+    unreadable = given.left_out()
     return Numbers(
-        title(runs, score, held_out=held_out), columns, headline, tuple(rows), tuple(notes), tuple(warnings), paper,
-        score, paid,
+        title(runs, score, held_out=held_out), columns, headline, tuple(rows), tuple(notes),
+        (*warnings, *unreadable), asked.paper, score, paid, tuple(unreadable),
     )  # fmt: skip
 
 

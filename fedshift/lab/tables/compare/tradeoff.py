@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedshift.lab.tables.compare.rows import Row, named
 from fedshift.lab.tables.results import differences as contents
-from fedshift.lab.tables.results.differences import shown as shown_value
 from fedshift.lab.tables.results.settings import ASIDE
 from fedshift_app.config.keys import BATCH_SIZE, COST_SECTIONS, EPOCHS, SIZE
 from fedshift_core.errors import ConfigError
@@ -23,16 +22,12 @@ MEGA, GIGA = 1e6, 1e9
 FREE_OF_COST = ("method.repeatable_noise",)  # the source of noise does not change the costs
 #: Labels of the costs on an axis.
 BYTES, SECONDS, FLOPS = "MB a round", "s a local round", "GFLOPs a step"
-#: The settings of training and images on which each depends. A network may have more parameters for larger images; the
-#: FLOPs of a step depend on epochs where they are the mean over phases of the local round.
-DEPENDS = {BYTES: (SIZE,), SECONDS: (BATCH_SIZE, EPOCHS, SIZE), FLOPS: (BATCH_SIZE, EPOCHS, SIZE)}
 
 
 class _Measured(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
     """A row of ``fedshift costs --json``; a method with several kinds of rounds has one row for each."""
 
     settings: dict[str, Any]
-    steps: tuple[Any, ...] = Field((), max_length=MOST_COSTS)
     bytes_up: int = Field(ge=0)
     bytes_down: int = Field(ge=0)
     step_flops: float = Field(ge=0)
@@ -44,11 +39,6 @@ class _Measured(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
         return {
             BYTES: (self.bytes_up + self.bytes_down) / MEGA, SECONDS: self.seconds, FLOPS: self.step_flops / GIGA,
         }  # fmt: skip
-
-    def unlike(self, config: Mapping[str, Any], what: str) -> list[str]:
-        """Return the settings on which a cost depends and which are not those of a run."""
-        depends = [key for key in DEPENDS[what] if key != EPOCHS or what != FLOPS or len(self.steps) > 1]
-        return [key for key in depends if self.settings.get(key) != config.get(key)]
 
 
 class _File(BaseModel, frozen=True, extra="ignore"):
@@ -73,28 +63,10 @@ class Costs:
     def row(self, row: Row) -> dict[str, float]:
         """Return the costs of a row: MB of all messages of a round, both ways, seconds of a local round, GFLOPs a step.
 
-        Of several kinds of rounds the most expensive counts. Costs are left out that were not measured, or with another
-        batch size, other epochs or another image size, if they depend on it.
+        Of several kinds of rounds the most expensive counts. A row that was not measured with its settings has none.
         """
-        config, paid = row.runs[0].config, dict[str, float]()
-        for measured in self.of.get(_deciding(config), ()):
-            for what, price in measured.paid.items():
-                if not measured.unlike(config, what):
-                    paid[what] = max(price, paid.get(what, 0.0))
-        return paid
-
-    def withheld(self, row: Row) -> str:
-        """Return the costs that were measured with other settings than the row's alone, and these settings."""
-        config, shown_costs = row.runs[0].config, self.row(row)
-        measured = self.of.get(_deciding(config), ())
-        lacking = [what for what in DEPENDS if measured and what not in shown_costs]
-        keys = dict.fromkeys(key for what in lacking for each in measured for key in each.unlike(config, what))
-        differ = [
-            f"{key}={' or '.join(dict.fromkeys(shown_value(each.settings.get(key)) for each in measured))} "
-            f"(the row has {shown_value(config.get(key))})"
-            for key in keys
-        ]
-        return f"no {', '.join(lacking)} of {{}}: measured with {', '.join(differ)}" if lacking else ""
+        measured = self.of.get(_deciding(row.runs[0].config), ())
+        return {what: max(each.paid[what] for each in measured) for what in (BYTES, SECONDS, FLOPS) if measured}
 
 
 def read(file: Path, experiments: Sequence[str]) -> Costs:
@@ -134,7 +106,8 @@ def _deciding(settings: Mapping[str, Any]) -> str:
     """Return the settings that may change the costs; of weights and rates only whether they are 0."""
     counted = {
         key: "any" if isinstance(value, float) and value else value
-        for key, value in settings.items() if key.startswith(COST_SECTIONS) and key not in (*ASIDE, *FREE_OF_COST)
+        for key, value in settings.items()
+        if key in (BATCH_SIZE, EPOCHS, SIZE) or (key.startswith(COST_SECTIONS) and key not in (*ASIDE, *FREE_OF_COST))
     }  # fmt: skip
     return json.dumps(counted, sort_keys=True)
 
@@ -195,11 +168,8 @@ def notes(rows: Sequence[Row], costs: Costs, headline: str, lowest: bool) -> lis
             lines.append(
                 f"no other row{alike} has {better} {headline} for as little or less, {what}: {', '.join(names)}"
             )
-    withheld: dict[str, list[str]] = {}
-    for row in rows:
-        if (why := costs.withheld(row)) or not costs.row(row):
-            withheld.setdefault(why or "no costs of {}", []).append(row.label)
-    lines += [why.replace("{}", ", ".join(labels), 1) for why, labels in sorted(withheld.items())]
+    if without := [row.label for row in rows if not costs.row(row)]:
+        lines.append(f"no costs of {', '.join(without)}: not measured with their settings")
     for group in dict.fromkeys(row.group for row in rows):
         members = [row for row in rows if row.group == group and costs.row(row)]
         if contents.unlike(run for row in members for run in row.runs):

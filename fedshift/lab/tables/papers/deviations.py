@@ -14,12 +14,10 @@ from fedshift.lab.tables.papers.printed import ColumnMap, Standing, Table
 from fedshift.lab.tables.results.differences import shown
 from fedshift.lab.tables.results.settings import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS, own_settings, paper_settings
 from fedshift_app.config.keys import NONE, as_of
-from fedshift_core.limits import shortened, some
+from fedshift_core.limits import shortened
 from fedshift_core.wire.names import BATCH, OWN, RETAKEN
 from fedshift_datasets import catalog
 
-#: Number of values named in a line; the rest is counted.
-MOST_NAMED = 24
 MOST_VALUE = 100  # characters of a value
 #: Settings in addition to ``ASIDE`` that do not change the numbers of the last five rounds: further scores of the same
 #: weights, threads (which only reorder sums), nodes that a deployment waits for.
@@ -105,11 +103,6 @@ def altered(
             why = table.why_open(key, method, asks, str(paper_config.get("adapt.name", NONE)))
             deviations.append(Altered(key, tuple(dict.fromkeys(map(_as_text, values))), _as_text(theirs), why))
     return tuple(sorted(deviations, key=lambda deviation: _rank(deviation.key)))
-
-
-def listed(values: Sequence[Altered]) -> str:
-    """Return values in one line of bounded length; the rest is counted."""
-    return some([value.text for value in values], MOST_NAMED, what=", which --json names")
 
 
 def _compared(settings: Mapping[str, Any], without: Container[str]) -> dict[str, Any]:

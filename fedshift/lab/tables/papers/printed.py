@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from fedshift.lab.tables.papers import open_values
 from fedshift.lab.tables.results.settings import ROW_SECTIONS
@@ -171,18 +171,12 @@ class Table:
         self.check_of_runs()
         if (columns := self.stands_for(config)) is not None:
             return columns
-        wanted = " or ".join(
-            " ".join(
-                [
-                    f"dataset.name={'|'.join(columns.dataset)}",
-                    *(f"{key}={value}" for key, value in columns.when.items()),
-                ]
-            )
-            for columns in self.printed.column_maps
+        needed = [{"dataset.name": "|".join(columns.dataset)} | columns.when for columns in self.printed.column_maps]
+        wanted, found = (
+            " or ".join(" ".join(f"{key}={value}" for key, value in each.items()) for each in settings)
+            for settings in (needed, [{key: config.get(key) for each in needed for key in each}])
         )
-        keys = dict.fromkeys(["dataset.name", *(key for columns in self.printed.column_maps for key in columns.when)])
-        actual = " ".join(f"{key}={config.get(key)}" for key in keys)
-        raise ConfigError(f"--paper {self.id}: the table needs runs with {wanted}, found {actual}")
+        raise ConfigError(f"--paper {self.id}: the table needs runs with {wanted}, found {found}")
 
     def check_of_runs(self) -> None:
         """Refuse a table without columns that are comparable with runs.
@@ -204,17 +198,9 @@ class Table:
         return next(matching, None)
 
     def experiment(self, column_map: ColumnMap, standing: Standing | None = None) -> str:
-        """Return the experiment with the paper's settings for these columns or this row.
-
-        Raises:
-            ConfigError: If no experiment has them.
-        """
-        if standing is not None and "experiment" in standing.settings:
-            return str(standing.settings["experiment"])
-        own = _experiments().get(_squeezed(self.id), column_map.experiment)
-        if not own:
-            raise ConfigError(f"conf/{FOLDER}: {self.id} lacks the key experiment, and no experiment names it")
-        return own
+        """Return the experiment with the paper's settings for these columns or this row."""
+        own = {} if standing is None else standing.settings
+        return str(own.get("experiment") or _experiments().get(_squeezed(self.id), column_map.experiment))
 
     def standing(self, config: Mapping[str, Any]) -> Standing | None:
         """Return the printed row with a run's method and settings; the most specific one of several.
@@ -222,17 +208,17 @@ class Table:
         A method that the paper does not print may be compared with one of its rows (``also``). Then all its values are
         compared with those of that row.
         """
-        matching = [
-            (len(conditions), -i, Standing(row, settings))
-            for i, row in enumerate(self.printed.rows)
-            for settings in self.readings(row)
-            if _has(PLAIN | dict(config), PLAIN | (conditions := _of_rows(settings)))
-        ]
+        matching = []
+        for i, row in enumerate(self.printed.rows):
+            for settings in self.readings(row):
+                conditions = {key: value for key, value in settings.items() if key.startswith(MAKE_ROWS)}
+                if _has(PLAIN | dict(config), PLAIN | conditions):
+                    matching.append((len(conditions), -i, Standing(row, settings)))
         if matching:
             return max(matching, key=lambda match: match[:2])[2]
         label = self.paper.also.get(str(config["method.name"]))
-        row = next((row for row in self.printed.rows if row.method == label), None)
-        return None if row is None else Standing(row, self.readings(row)[0])
+        named = next((row for row in self.printed.rows if row.method == label), None)
+        return None if named is None else Standing(named, self.readings(named)[0])
 
     def readings(self, row: PrintedRow) -> tuple[dict[str, Any], ...]:
         """Return the settings of ours that a printed row means; none if we lack the method.
@@ -264,11 +250,7 @@ class Table:
 
 
 def all_tables() -> list[Table]:
-    """Return all tables of all papers.
-
-    Raises:
-        ConfigError: If a file of conf/papers is not valid.
-    """
+    """Return all tables of all papers."""
     return [
         Table(f"{paper.key}.{_squeezed(printed.id)}", paper, printed)
         for paper in map(_read, names(FOLDER))
@@ -311,24 +293,7 @@ def _experiments() -> Mapping[str, str]:
 
 @cache
 def _read(name: str) -> PaperFile:
-    path = CONF / FOLDER / f"{name}.yaml"
-    try:
-        paper = PaperFile.model_validate(read_yaml(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}: {where}: {first['msg']}, found {first['input']!r}") from None
-    parts: list[tuple[str, _Unsettled]] = [("", paper), *((f"{table.id}: ", table) for table in paper.tables)]
-    for place, part in parts:
-        open_values.check(part.readings, f"{path}: {place}readings")
-        open_values.check(part.prints, f"{path}: {place}prints")
-        if both := part.readings.keys() & part.prints.keys():
-            raise ConfigError(f"{path}: {place}{min(both)} is under readings and under prints; the paper has it or not")
-    return paper
-
-
-def _of_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if key.startswith(MAKE_ROWS)}
+    return PaperFile.model_validate(read_yaml(CONF / FOLDER / f"{name}.yaml"))
 
 
 def _has(config: Mapping[str, Any], required: Mapping[str, Any]) -> bool:

@@ -5,7 +5,6 @@ from typing import Any
 
 from fedshift.lab.tables.results.loading import Run
 from fedshift.lab.tables.results.settings import NODES
-from fedshift_app.config import registry
 from fedshift_core.limits import some
 
 OTHER_IMAGES = "other images"  # in place of a difference between rows
@@ -107,47 +106,15 @@ def _other_hashes(runs: Sequence[tuple[str, Mapping[str, Mapping[str, str]], str
     ]
 
 
-def surroundings(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
-    """Return warnings and notes on engine, versions and source that are not the same.
-
-    It is a note where equal runs ended with the same weights under all of the values.
-    """
-    warnings, notes = [], []
+def surroundings(runs: Sequence[Run]) -> list[str]:
+    """Return warnings on engine, versions and source that are not the same."""
+    warnings = []
     for key in sorted({key for run in runs for key in run.surroundings}):
         using = [run for run in runs if key in run.surroundings or not key.startswith("plugin ")]
         values = [run.surroundings.get(key, UNKNOWN) for run in using]
-        if not vary(values):
-            continue
-        where = line({key: values}, [run.name for run in using])
-        if seen := _witnesses(using, values):
-            both = f"{some(seen, _NAMED)} ran with each and ended with the same weights"
-            notes.append(f"not the same {key}, but {both}: {where}")
-        else:
-            warnings.append(f"not the same {key}: {where}")
-    return warnings, notes
-
-
-def _witnesses(runs: Sequence[Run], values: Sequence[str]) -> list[str]:
-    """Return the method and seed of equal runs that ended with the same weights; empty if they do not join all values.
-
-    It is empty also if two of them ended with other weights.
-    """
-    made: dict[str, list[tuple[Run, str]]] = {}
-    for run, value in zip(runs, values, strict=True):
-        settings = run.row_settings | run.group_settings | {"seed": run.results.seed, "only": run.only}
-        made.setdefault(repr(sorted(settings.items())), []).append((run, value))
-    joined = [{value} for value in dict.fromkeys(values)]
-    witnesses: dict[str, None] = {}
-    for same in made.values():
-        under = {value for _, value in same}
-        if len(under) < 2:
-            continue
-        if len({run.results.weights_sha256 for run, _ in same}) > 1:
-            return []
-        witnesses[f"{registry.label(same[0][0].results.method)} seed {same[0][0].results.seed}"] = None
-        touched = [group for group in joined if group & under]
-        joined = [group for group in joined if not group & under] + [set[str]().union(*touched)]
-    return list(witnesses) if len(joined) == 1 else []
+        if vary(values):
+            warnings.append(f"not the same {key}: {line({key: values}, [run.name for run in using])}")
+    return warnings
 
 
 def same_weights(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:

@@ -31,12 +31,10 @@ from fedshift_app.run.files import (
     checked,
     full_lines,
     read_json,
-    scored_rounds,
 )
 from fedshift_app.run.shown import facts
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, plain, shortened, shown
-from fedshift_core.losses import UNSCORED, unscored
 from fedshift_core.paths import user_path
 from fedshift_core.shown import History
 from fedshift_core.wire.names import BN_SCORE, OWN, RETAKEN
@@ -277,8 +275,6 @@ def _read(place: Path) -> Run:
             f"{file}: method {results.method!r}, seed {as_found(results.seed)}; its configuration says "
             f"{config['method.name']!r}, {config['seed']}"
         )
-    rounds = scored_rounds(lines)
-    results = _completed(results, [] if UNSCORED in content else lines, rounds)
     return Run(
         place,
         results,
@@ -286,7 +282,7 @@ def _read(place: Path) -> Run:
         resolved,
         tuned=tuned,
         contradiction=_contradiction(place, content, lines, recorded),
-        facts=tuple(facts(History(resolved, results={**content, UNSCORED: results.unscored}))),
+        facts=tuple(facts(History(resolved, results=content))),
         **_recorded(recorded),
     )
 
@@ -303,15 +299,6 @@ def _recorded(recorded: Mapping[str, Any]) -> dict[str, Any]:
         },
         "images": recorded.get("images") or {},
     }
-
-
-def _completed(results: Results, lines: Sequence[Mapping[str, Any]], rounds: Sequence[int]) -> Results:
-    """Return results with the averaged rounds in which a domain has no score, as a run's lines have them."""
-    if not lines:
-        return results
-    averaged = [line for line in lines if line["round"] in rounds[-results.averaged_rounds :]]
-    by_round = {each["round"]: each["accuracy"] for each in averaged if isinstance(each["accuracy"], dict)}
-    return results.model_copy(update={UNSCORED: unscored(by_round)})
 
 
 def order_behind(config: RunConfig, kind: str) -> str | None:

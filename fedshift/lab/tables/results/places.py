@@ -1,16 +1,11 @@
 """Finds runs on disk: run folders, folders that hold some, and results files kept with their configuration."""
 
-import os
 from pathlib import Path
 
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE, read_json
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import plain, some
 
 KEPT_SUFFIX = ".json"  # of a run in one file
-MOST_NAMED = 5  # folders of an error
-#: Options of `compare` that print a table, by the file that people give them.
-PRINTED = {".tex": "--latex", ".md": "--markdown", ".json": "--json"}
 
 
 def named_by(path: Path) -> list[Path]:
@@ -26,24 +21,14 @@ def named_by(path: Path) -> list[Path]:
             )
         return [path.parent if path.name == RESULTS_FILE and (path.parent / CONFIG_FILE).is_file() else path]
     if not path.is_dir():
-        option = PRINTED.get(path.suffix)
-        hint = f"; {option} takes no file, it prints: {option} > {path.name}" if option else ""
-        raise ConfigError(f"there is no file or folder {path}{hint}")
+        raise ConfigError(f"there is no file or folder {path}")
     places = held(path)
     if not places:
-        hint = hint_inside(path)
         raise ConfigError(
-            f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config{hint}"
+            f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config; name the "
+            "folders in it that hold runs"
         )
     return places
-
-
-def hint_inside(path: Path) -> str:
-    """Return the end of an error about a path without runs: which folders in it hold some; empty for none."""
-    inside = sorted(path.iterdir()) if path.is_dir() else []
-    folders = [each for each in inside if each.is_dir() and os.access(each, os.R_OK | os.X_OK)]
-    names = [plain(folder.name) for folder in folders if holds_runs(folder)]
-    return f"; name the folders in it that hold runs: {some(names, MOST_NAMED)}" if names else ""
 
 
 def held(folder: Path) -> list[Path]:
@@ -61,9 +46,12 @@ def finished(place: Path) -> bool:
     return place.is_file() or (place / RESULTS_FILE).is_file()
 
 
-def holds_runs(folder: Path) -> bool:
-    """Return whether it is a run folder or holds a run folder or a results file; one that cannot be read is none."""
-    return any((place / CONFIG_FILE).is_file() or _kept(place) for place in held(folder))
+def with_inner(path: Path) -> list[Path]:
+    """Return a folder that holds runs, and its folders that do, such as those of sweeps."""
+    if not path.is_dir() or held(path) == [path]:
+        return [path]
+    inner = [sub for sub in sorted(path.iterdir()) if sub.is_dir() and held(sub) not in ([], [sub])]
+    return [*([path] if held(path) or not inner else []), *inner]
 
 
 def _kept(path: Path) -> bool | None:

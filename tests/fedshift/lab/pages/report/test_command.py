@@ -26,7 +26,7 @@ QUICK = "train.epochs=1 allocation.share=0.05"
     ("argument", "named"),
     [
         ("images=0", "images: "), ("images=many", "'many'"), ("images=" + "9" * 5000, "images: "),
-        ("data-dir=", "key=value"), ("seed=1", "'seed'"), ("node=3", "examples/figures/features.py"),
+        ("data-dir=", "key=value"), ("seed=1", "'seed'"),
         ("data-dir=~nouser", "'~nouser'"),
     ],
 )  # fmt: skip

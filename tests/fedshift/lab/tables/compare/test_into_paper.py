@@ -143,14 +143,14 @@ def test_columns_are_chosen_and_ordered_and_wrong_names_refused(table: Compariso
     for wrong, named in ((["scna"], "'scna'"), (["AVG", "AVG"], "'AVG' comes twice")):
         with refused(ConfigError, "--columns: ", named):
             table.to_latex(wrong)
-    with refused(ConfigError, "'domain'", "did you mean domains"):
-        table.figure("domain")
-    labels = [label.get_text() for label in table.figure("domains").axes[0].get_yticklabels()]
+    with refused(ConfigError, "'column'", "did you mean columns"):
+        table.figure("column")
+    labels = [label.get_text() for label in table.figure("columns").axes[0].get_yticklabels()]
     assert labels == ["FedAvg", "F²DC", "I²PFL", "FedProx", "FedBN", "Local"]
 
 
 def test_figures_are_files_in_three_formats_with_their_curves(table: Comparison, tmp_path: Path) -> None:
-    assert table.figure_names == ("difference", "curves", "domains", "AVG", "scan", "street", "WORST")
+    assert table.figure_names == ("difference", "curves", "columns")
     figures = tmp_path / "figures"
     call("compare", tmp_path / "runs", "--csv", tmp_path / "r.csv", "--table-csv", tmp_path / "t.csv",
          "--figures", figures, "--columns", "AVG")  # fmt: skip
@@ -167,7 +167,7 @@ def test_figures_are_files_in_three_formats_with_their_curves(table: Comparison,
     assert len(curves) == 6 * 4 * 9
     (one,) = [line for line in curves if (line["method"], line["seed"], line["round"]) == ("fedprox", "1", "9")]
     assert float(one["AVG"]) == pytest.approx(53.0)  # 60 + 1 + 2 and 40 + 1 + 2
-    assert "\ndomains: Scan, Street: top-1 accuracy (%)" in (figures / "captions.txt").read_text()
+    assert "\ncolumns: AVG: top-1 accuracy (%)" in (figures / "captions.txt").read_text()
 
 
 def call(*arguments: object) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from refusals import refused
 
-from fedshift.lab.tables.compare import compare, keep
+from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.compare.table import Numbers
+from fedshift.lab.tables.results.archive import keep
 from fedshift_app.run.agreement import contradictions
 from fedshift_core.errors import ConfigError
 

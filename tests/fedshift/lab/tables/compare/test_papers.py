@@ -10,12 +10,13 @@ import yaml
 from refusals import refused
 from support import ROOT
 
+from fedshift.lab.tables.papers import open_values
 from fedshift.lab.tables.papers import printed as printed_module
 from fedshift.lab.tables.papers.deviations import altered
 from fedshift.lab.tables.papers.printed import ColumnMap, Table
 from fedshift.lab.tables.results.differences import shown
 from fedshift.lab.tables.results.settings import NODES, ROW_SECTIONS
-from fedshift_app.config import registry
+from fedshift_app.config import dotted_keys, registry
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.resolving import resolve
@@ -128,6 +129,21 @@ def test_what_a_row_stands_for_in_the_papers_own_experiment_differs_in_what_is_p
             differing = altered([config], table, column_map, standing)
             assert {one.key for one in differing} == printed.keys() & config.keys()
             assert all((one.paper, one.why) == (shown(printed[one.key]), "") for one in differing)
+
+
+def test_readings_and_prints_are_of_keys_that_exist() -> None:
+    """METHOD.KEY, METHOD.* (what the method sets), adapt.NAME.KEY, or a dotted key of a configuration."""
+    for table in TABLES:
+        for part in (table.paper, table.printed):
+            assert not part.readings.keys() & part.prints.keys()
+            for key in (*part.readings, *part.prints):
+                first, _, rest = key.partition(".")
+                if first in registry.METHODS:
+                    assert rest in (open_values.ALL, *registry.get(first).known_keys()), key
+                elif key not in dotted_keys.known():
+                    section, name, own = key.split(".")
+                    params = registry.adapt_params({"name": name}) if section == "adapt" else None
+                    assert own in (params or registry.modules_params(name, {})).model_dump(), key
 
 
 def test_no_row_that_names_a_method_of_ours_stands_for_nothing() -> None:

@@ -16,6 +16,7 @@ from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.compare.figures import plots
 from fedshift.lab.tables.compare.table import Numbers
 from fedshift.lab.tables.compare.tradeoff import BYTES, FLOPS, SECONDS, front, paid
+from fedshift.run.html.drawing import Plot
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
 
@@ -64,19 +65,23 @@ def test_figures_and_notes_name_the_front(tmp_path: Path) -> None:
     assert fields[BYTES].endswith("local (0, 87.9), fedproto (0.5, 90.2)")  # the dearer kind of fedseproto's rounds
     assert fields[SECONDS].endswith("fedseproto (1, 89.8), fedproto (2.5, 90.2)")
     assert fields[FLOPS].endswith("local (1, 87.9), fedseproto (1.25, 89.8), fedproto (1.5, 90.2)")
-    names = {BYTES: "local 87.87 at 0", SECONDS: "fedseproto 89.83 at 1", FLOPS: "fedproto 90.18 at 1.5"}
-    plotted = plots(table.numbers).prices
-    assert all(any(name in plot.svg and what in plot.svg for plot in plotted) for what, name in names.items())
-    assert plots(compare([RUNS]).numbers).prices == []
+    named = {
+        BYTES: ["Local", "FedProto"],
+        SECONDS: ["FedSeProto", "FedProto"],
+        FLOPS: ["Local", "FedSeProto", "FedProto"],
+    }
+    drawn = {plot.figure.axes[0].get_xlabel(): plot.figure.axes[0] for plot in prices(table.numbers)}
+    assert {what: axes.get_legend_handles_labels()[1] for what, axes in drawn.items()} == named
+    assert prices(compare([RUNS]).numbers) == []
     local, *others = table.numbers.rows
     both = replace(table.numbers, rows=(replace(local, scored="global"), *others))
-    (plot, *_) = plots(both).prices
+    (plot, *_) = prices(both)
     assert len({line.get_color() for line in plot.figure.axes[0].lines if line.get_linestyle() == "-"}) == 2
 
 
 def test_what_is_not_in_the_file_is_reported(tmp_path: Path) -> None:
     table = compare([RUNS], costs=written(tmp_path, cost("local", 0, 2.0, 1.0)))
-    assert "no costs of fedseproto, fedproto" in table.numbers.notes
+    assert "no costs of fedseproto, fedproto: not measured with their settings" in table.numbers.notes
     table = compare([RUNS], costs=written(tmp_path, cost("fedgh", 0, 2.0, 1.0)))
     assert any(text.startswith("No figure of costs") for text in plots(table.numbers).lacking)
 
@@ -97,6 +102,10 @@ def test_costs_that_cannot_be_read_or_are_of_another_experiment_are_refused(
         (tmp_path / "costs.json").write_text(content)
     with refused(ConfigError, "--costs ", named):
         compare([RUNS], costs=tmp_path / "costs.json")
+
+
+def prices(numbers: Numbers) -> list[Plot]:
+    return [plot for plot in plots(numbers).drawn if plot.name.startswith("tradeoff")]
 
 
 def shown_costs(numbers: Numbers) -> dict[str, dict[str, float]]:

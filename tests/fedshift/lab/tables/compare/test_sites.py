@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from refusals import refused
 
-from fedshift.lab.tables.compare import by_site
 from fedshift.lab.tables.compare.sites import ALL
+from fedshift.lab.tables.compare.sites import table as by_site
 from fedshift_core.errors import ConfigError
 
 Made = Callable[..., Path]
