@@ -14,7 +14,7 @@ from pydicom.encaps import encapsulate
 from pydicom.uid import JPEGBaseline8Bit, RLELossless
 
 from fedshift_core.errors import DataError
-from fedshift_datasets.io import decode
+from fedshift_datasets.io import decode, intact
 from fedshift_datasets.listing import Item
 
 EOI = b"\xff\xd9"
@@ -94,6 +94,16 @@ def read(folder: Path, content: bytes) -> str:
     except DataError as error:
         return str(error)
     return ""
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("sampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_a_jpeg_has_the_pixels_that_pillow_decodes(sampling: str, progressive: bool, mode: str) -> None:
+    for size in (1, 17, 180):
+        content = saved(photo().resize((size, 90)).convert(mode), "JPEG", subsampling=sampling, progressive=progressive)
+        pixels = intact.jpeg(content, size * 90)
+        assert np.array_equal(pixels, Image.open(io.BytesIO(content)).convert("RGB"))
 
 
 @pytest.mark.parametrize("damage", [zeros(0.5), zeros(0.5, 2000), closed, garbage, removed, cut])

@@ -240,9 +240,15 @@ def _build(path: Path, mark: str, work: _Work, before: Entries) -> None:
         if isinstance(image_files, Listing):
             shape = (len(image_files), work.part.size, work.part.size, 3)
             outlined = image_files.masks is not None
-            with kept.mapped(file, shape, image_files.labels, masks=outlined) as (out, masks, labels):
+            with kept.mapped(file, shape, image_files.labels, masks=outlined) as (start, masks, labels):
                 facts = decode_into(
-                    image_files, out, work.part.form, outlined=masks, workers=work.workers, progress=work.progress
+                    image_files,
+                    file.name,
+                    start,
+                    work.part.size,
+                    work.part.form,
+                    workers=work.workers,
+                    progress=work.progress,
                 )
                 if masks is not None:
                     labels[:] = main_class(masks, IGNORED)

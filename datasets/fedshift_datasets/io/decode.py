@@ -1,4 +1,4 @@
-"""Decodes images in processes of their own, into the array of the cache; each file is read once."""
+"""Decodes images in processes of their own, which write them into a file of the cache; each file is read once."""
 
 import hashlib
 import os
@@ -58,38 +58,64 @@ class Decoded(NamedTuple):
     mask: NDArray[np.uint8] | None = None
 
 
+class _Task(NamedTuple):
+    """An image with the place in a file where its pixels go, and that of its mask, in bytes."""
+
+    item: Item
+    pixels_at: int
+    mask_at: int
+
+    @property
+    def name(self) -> str:
+        """Its name in errors."""
+        return self.item.name
+
+
 def decode_into(
     listing: Listing,
-    out: NDArray[np.uint8],
+    file: str,
+    start: int,
+    size: int,
     form: Form = PLAIN,
     *,
-    outlined: NDArray[np.uint8] | None = None,
     workers: int,
     progress: Progress = no_progress,
 ) -> FileFacts:
-    """Decode all images of a listing, made squares, into ``out``.
+    """Decode all images of a listing, made squares, into a file: pixels (N, size, size, 3), then any masks (N, ...).
 
     Args:
         listing: The encoded images.
-        out: The array for the result, shape (N, size, size, 3), uint8.
+        file: The file's path; it has room for them.
+        start: Where they begin in it, in bytes.
+        size: Height and width in pixels.
         form: How they become squares of 8 bits a channel.
-        outlined: The array for their masks, shape (N, size, size), uint8.
         workers: The most processes.
         progress: Called for finished images.
 
     Raises:
         DataError: If an image cannot be read, with its name.
     """
-    plain, headers, digests = np.asarray(out), list[Header](), dict[str, str]()
-    all_of_them = pool.mapped(partial(decoded, size=plain.shape[1], form=form), listing.items, workers)
-    for number, made in enumerate(all_of_them):
-        plain[number] = made.pixels
-        if outlined is not None and made.mask is not None:
-            outlined[number] = made.mask
+    number, of_mask = len(listing), size * size
+    masks = start + number * 3 * of_mask
+    tasks = (_Task(item, start + n * 3 * of_mask, masks + n * of_mask) for n, item in enumerate(listing.items))
+    headers, digests = list[Header](), dict[str, str]()
+    for done, made in enumerate(pool.mapped(partial(_write, file=file, size=size, form=form), tasks, workers), 1):
         headers.append(made.header)
         digests |= made.digests
-        progress(1)
+        if done == number or done % pool.BATCH == 0:
+            progress((done - 1) % pool.BATCH + 1)
     return FileFacts(headers, digests)
+
+
+def _write(task: _Task, file: str, size: int, form: Form) -> Decoded:
+    """Decode an image into a file; return what else is known of it."""
+    made = decoded(task.item, size, form)
+    with open(file, "r+b") as out:  # noqa: PTH123
+        for at, array in ((task.pixels_at, made.pixels), (task.mask_at, made.mask)):
+            if array is not None:
+                out.seek(at)
+                out.write(np.ascontiguousarray(array).data)
+    return made._replace(pixels=made.pixels[:0], mask=None)
 
 
 def decode(item: Item, size: int, form: Form = PLAIN) -> Decoded:

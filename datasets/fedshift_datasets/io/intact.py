@@ -1,8 +1,8 @@
 """Refuses damaged images that Pillow decodes without a word: what its decoders only warn of, or do not look at.
 
-Pixels are Pillow's; this is a second look. libjpeg reports damage of a JPEG as warnings, which Pillow drops and
-simplejpeg raises. Data of other compressions say less, but none has long runs of zeros, as a copy that was broken off
-leaves them, unless its pixels are flat.
+Pixels are Pillow's, or the same ones by simplejpeg, which has the same decoder. libjpeg reports damage of a JPEG as
+warnings, which Pillow drops and simplejpeg raises. Data of other compressions say less, but none has long runs of
+zeros, as a copy that was broken off leaves them, unless its pixels are flat.
 """
 
 import io
@@ -12,13 +12,15 @@ from collections.abc import Iterator
 
 import numpy as np
 import simplejpeg  # type: ignore[import-untyped]
+from numpy.typing import NDArray
 from PIL import Image
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_datasets.io import tiff
 
-_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG"
+_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_CHUNK = re.compile(rb"\w{4}")  # the kind of a PNG's chunk, as Pillow accepts it
 #: Warnings of libjpeg on pixels that it makes up. Others are of a header, or of a kind that simplejpeg does not read.
 _MADE_UP = ("Corrupt JPEG data", "Premature end of JPEG file")
 _BEFORE_END = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
@@ -44,10 +46,28 @@ def check(content: bytes, name: object, pixels: int) -> None:
         DataError: With what was found; a bad checksum of a PNG raises other types.
     """
     if content.startswith(_PNG):
+        if _sums_agree(content):
+            return
         with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
             image.verify()
     elif damage := _damage(content, pixels):
         raise DataError(f"{shown(name)}: cannot be read (damaged: {damage})")
+
+
+def jpeg(content: bytes, pixels: int) -> NDArray[np.uint8] | None:
+    """Return the pixels (H, W, 3) of a JPEG of grey or colour without damage; None of any other file.
+
+    Args:
+        content: The file.
+        pixels: Their number.
+    """
+    if not content.startswith(_JPEG):
+        return None
+    try:
+        rgb: NDArray[np.uint8] = simplejpeg.decode_jpeg(content, "RGB")
+    except ValueError:
+        return None
+    return None if _has_hole(content, pixels) else rgb
 
 
 def is_lossy(content: bytes) -> bool:
@@ -101,7 +121,24 @@ def _of_jpeg(content: bytes, pixels: int) -> str:
         padded = _BEFORE_END.search(warning)
         if warning.startswith(_MADE_UP) and not (padded and int(padded[1]) <= _PADDING):
             return warning
-    return _HOLE if bytes(_ZEROS) in content and any(_holes(content, pixels)) else ""
+    return _HOLE if _has_hole(content, pixels) else ""
+
+
+def _has_hole(content: bytes, pixels: int) -> bool:
+    return bytes(_ZEROS) in content and any(_holes(content, pixels))
+
+
+def _sums_agree(content: bytes) -> bool:
+    """Return whether each chunk of a PNG, up to its end, has the right checksum."""
+    at = len(_PNG)
+    while _CHUNK.match(content, at + 4):
+        end = at + 8 + int.from_bytes(content[at : at + 4])
+        if zlib.crc32(content[at + 4 : end]) != int.from_bytes(content[end : end + 4]):
+            return False
+        if content[at + 4 : at + 8] == b"IEND":
+            return len(content) >= end + 4
+        at = end + 4
+    return False
 
 
 def _holes(content: bytes, pixels: int) -> Iterator[bool]:

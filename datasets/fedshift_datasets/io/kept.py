@@ -221,10 +221,11 @@ def _head(about: Mapping[str, Any], at: int, of_arrays: int, align: int) -> byte
 @contextlib.contextmanager
 def mapped(
     file: BinaryIO, shape: tuple[int, ...], labels: NDArray[np.int64], *, masks: bool = False
-) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8] | None, NDArray[np.int64]]]:
+) -> Iterator[tuple[int, NDArray[np.uint8] | None, NDArray[np.int64]]]:
     """Begin a file with pixels (N, size, size, 3), maybe masks (N, size, size), and labels (N,).
 
-    The caller fills in pixels and masks where they are mapped into memory, and may change the labels there.
+    Yields where the pixels begin, in bytes, and masks and labels, mapped. The caller, or processes that it starts,
+    write pixels and masks into the file; the caller may change the labels where they are mapped.
 
     Raises:
         OSError: If there is no room on the disk; a mapped page without room would kill the process.
@@ -238,8 +239,8 @@ def mapped(
     area = np.memmap(file, np.uint8, "r+", start, (length,))
     in_file = area[of_pixels + of_masks :].view(np.int64)
     in_file[:] = labels
-    pixels, between = area[:of_pixels], area[of_pixels : of_pixels + of_masks]
-    yield pixels.reshape(shape), between.reshape(shape[:-1]) if masks else None, in_file
+    between = area[of_pixels : of_pixels + of_masks]
+    yield start, between.reshape(shape[:-1]) if masks else None, in_file
     area.flush()
     file.seek(0)
     file.write(_head(blank | {"digest": digest(shape, [area.data])}, 0, length, 64))

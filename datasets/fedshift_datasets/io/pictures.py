@@ -92,8 +92,12 @@ def read(content: bytes, name: object, window: tuple[float, float] | None = None
             intact.check(content, name, grey.size)
             return Image.fromarray(grey).convert("RGB"), header(content, name)
         size, mode = image.size, image.mode
-        rgb = _rgb(image, name, ends, depth, windowed=window is not None)
-        intact.check(content, name, size[0] * size[1])
+        whole = intact.jpeg(content, size[0] * size[1]) if mode in ("L", "RGB") else None
+        if whole is not None:
+            rgb = Image.fromarray(whole)
+        else:
+            rgb = _rgb(image, name, ends, depth, windowed=window is not None)
+            intact.check(content, name, size[0] * size[1])
         return rgb, Header(size, mode, orientation=depth.orientation or orientation(image))
 
 

@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -224,11 +225,11 @@ def _without(listing: Listing, broken: Sequence[Broken]) -> Listing:
 def _readable(listing: Listing, broken: Sequence[Broken], form: Form) -> ImageSet:
     """Return the readable images, decoded at a small size."""
     readable = _without(listing, broken)
-    out = np.empty((len(readable), _LOOK, _LOOK, 3), np.uint8)
-    masks = None if readable.masks is None else np.empty(out.shape[:3], np.uint8)
-    decode.decode_into(readable, out, form, outlined=masks, workers=os.cpu_count() or 1)
+    work = partial(decode.decoded, size=_LOOK, form=form)
+    made = list(pool.mapped(work, readable.items, os.cpu_count() or 1))
+    masks = None if readable.masks is None else np.stack([each.mask for each in made if each.mask is not None])
     labels = readable.labels if masks is None else main_class(masks, IGNORED)
-    return ImageSet(out, labels, groups=readable.groups, masks=masks)
+    return ImageSet(np.stack([each.pixels for each in made]), labels, groups=readable.groups, masks=masks)
 
 
 def headers(items: Sequence[Item]) -> list[Header]:
