@@ -14,15 +14,12 @@ class Options(FeatureOptions):
     """Keys of ``aggregation.weights=afl``."""
 
     section = "aggregation"
-    afl_step: Annotated[float, For("weights", "afl")] = Field(
-        0.1, ge=0, le=100, description="Step eta of afl: how far the weight of a group moves with its loss; 0: stays."
-    )
-    afl_update: Annotated[Literal["exponential", "projected"], For("weights", "afl")] = Field(
-        "exponential", description="Step of afl: exponential (GroupDRO), or projected on the simplex (AFL)."
-    )
-    afl_groups: Annotated[Literal["domain", "node"], For("weights", "afl")] = Field(
-        "domain", description="Groups of afl: domains, or single nodes."
-    )
+    afl_step: Annotated[float, For("weights", "afl")] = Field(0.1, ge=0, le=100)
+    """Step eta of afl: how far the weight of a group moves with its loss; 0: stays."""
+    afl_update: Annotated[Literal["exponential", "projected"], For("weights", "afl")] = "exponential"
+    """Step of afl: exponential (GroupDRO), or projected on the simplex (AFL)."""
+    afl_groups: Annotated[Literal["domain", "node"], For("weights", "afl")] = "domain"
+    """Groups of afl: domains, or single nodes."""
 
 
 def _mixed(config: Any) -> str:

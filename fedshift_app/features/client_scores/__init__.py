@@ -16,9 +16,8 @@ class Options(FeatureOptions):
 
     section = "evaluate"
     #: FedCode, section 7: LTA, ATA, GATA, GASA, CPRR.
-    client_models: Annotated[Literal["off", "last", "every"], OFF_IS_A_WORD] = Field(
-        "off", description="Rounds in which nodes score their models right after local training: off, last, or every."
-    )
+    client_models: Annotated[Literal["off", "last", "every"], OFF_IS_A_WORD] = "off"
+    """Rounds in which nodes score their models right after local training: off, last, or every."""
 
     def scores_clients(self, server_round: int, rounds: int) -> bool:
         """Tell whether nodes score their own models in this round (from 1) of ``rounds``."""

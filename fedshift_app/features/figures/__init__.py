@@ -12,11 +12,9 @@ class Options(FeatureOptions):
 
     section = "evaluate"
     #: docs/guide/figures.md; no number of the training or of the accuracy depends on it.
-    figures: bool = Field(
-        True,
-        description="Whether nodes send counts for recall, precision, F1, AUC and calibration error in rounds that "
-        "are scored in full.",
-    )
+    figures: bool = True
+    """Whether nodes send counts for recall, precision, F1, AUC and calibration error in rounds that are scored in full.
+    """
 
 
 FEATURE = Feature(

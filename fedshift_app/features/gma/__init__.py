@@ -9,13 +9,10 @@ class Options(FeatureOptions):
     """The key of masks by agreement."""
 
     section = "aggregation"
-    gma_tau: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Agreement of the nodes on the sign of a number's change from which it moves in full (tau of "
-        "FedGMA); below, by that part of the average; 0: no masks.",
-    )
+    gma_tau: float = Field(0.0, ge=0, le=1)
+    """Agreement of the nodes on the sign of a number's change from which it moves in full (tau of FedGMA); below, by
+    that part of the average; 0: no masks.
+    """
 
 
 def _rules(case: Case) -> str:

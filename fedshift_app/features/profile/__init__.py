@@ -10,7 +10,8 @@ class Options(FeatureOptions):
     """The key of a run's profile."""
 
     section = ""
-    profile: bool = Field(False, description="Whether the time of each round is measured by phase.")
+    profile: bool = False
+    """Whether the time of each round is measured by phase."""
 
 
 _TIMES = (

@@ -9,13 +9,10 @@ class Options(FeatureOptions):
     """The key of the moving average."""
 
     section = "server"
-    ema: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Decay d of a moving average of the global weights, d * average + (1 - d) * weights after each "
-        "round, which is scored and saved in their place while training goes on from the weights; 0: none.",
-    )
+    ema: float = Field(0.0, ge=0, lt=1)
+    """Decay d of a moving average of the global weights, d * average + (1 - d) * weights after each round, which is
+    scored and saved in their place while training goes on from the weights; 0: none.
+    """
 
 
 FEATURE = Feature(

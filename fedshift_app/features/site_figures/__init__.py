@@ -13,11 +13,10 @@ class Options(FeatureOptions):
 
     section = "evaluate"
     #: docs/guide/figures.md, too. A round that the run may keep or end with is known only when it is over.
-    site_figures: bool = Field(
-        True,
-        description="Whether nodes work out metrics with 95 % intervals of their test images, in the last round; with "
-        "keep=best-validation or evaluate.patience in every round that is scored in full.",
-    )
+    site_figures: bool = True
+    """Whether nodes work out metrics with 95 % intervals of their test images, in the last round; with
+    keep=best-validation or evaluate.patience in every round that is scored in full.
+    """
 
 
 def due(config: RunSettings, server_round: int) -> bool:
