@@ -2,8 +2,6 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from fedshift_core.disclosure import SUM
 from fedshift_core.features import Case, Feature, FeatureOptions, Key
 from fedshift_core.params import OFF_IS_A_WORD

@@ -1,7 +1,5 @@
 """Counts behind recall, precision, AUC and calibration (``evaluate.figures``)."""
 
-from pydantic import Field
-
 from fedshift_core.disclosure import CLASS
 from fedshift_core.features import Feature, FeatureOptions, Key
 from fedshift_core.wire import names as wire

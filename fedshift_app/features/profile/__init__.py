@@ -1,7 +1,5 @@
 """The time of a round by phase (``profile=true``)."""
 
-from pydantic import Field
-
 from fedshift_core.features import Feature, FeatureOptions, Key
 from fedshift_core.wire import names as wire
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from fedshift_core.features import Case, Feature, FeatureOptions, Key
 from fedshift_core.limits import as_found

@@ -1,7 +1,5 @@
 """Metrics of each site with 95 % intervals (``evaluate.site_figures``)."""
 
-from pydantic import Field
-
 from fedshift_core.disclosure import CLASS
 from fedshift_core.features import Feature, FeatureOptions, Key
 from fedshift_core.run_settings import RunSettings
