@@ -1,6 +1,6 @@
 """Weights of the domains with the largest loss (``aggregation.weights=afl``)."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -22,12 +22,6 @@ class Options(FeatureOptions):
     """Groups of afl: domains, or single nodes."""
 
 
-def _mixed(config: Any) -> str:
-    if Options.read(config).afl_groups != "domain":
-        return ""
-    return "aggregation.weights=afl: a node's loss, over all its images, counts for its home domain"
-
-
 FEATURE = Feature(
     "afl",
     "Weights of the domains with the largest loss",
@@ -36,7 +30,6 @@ FEATURE = Feature(
     "fedshift_app.features.afl.node:ReceivedLossOnNode",
     place=110,
     options=Options,
-    mixed=_mixed,
     train=(Key(wire.ASK_LOSS, "bool", "score the weights as they come on the node's training images"),),
     train_reply=(Key(wire.RECEIVED_LOSS, "float", "mean loss of the weights as they came"),),
     word=SUM,

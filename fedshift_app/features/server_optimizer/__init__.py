@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from fedshift_core.features import Feature, FeatureOptions, Need
-from fedshift_core.params import For
+from fedshift_core.params import For, Fraction
 
 _OPTIMIZERS = ("fedavgm", "fedadam", "fedyogi", "fedadagrad")
 
@@ -20,13 +20,13 @@ class Options(FeatureOptions):
     """
     lr: Annotated[float | None, For("optimizer", *_OPTIMIZERS)] = Field(None, gt=0)
     """Learning rate of the server; null: 1 for fedavgm, 0.1 for fedadam and fedadagrad, 0.01 for fedyogi."""
-    momentum: Annotated[float, For("optimizer", "fedavgm")] = Field(0.9, ge=0, lt=1)
+    momentum: Annotated[Fraction, For("optimizer", "fedavgm")] = 0.9
     """Momentum of fedavgm; 0: none."""
-    beta1: Annotated[float, For("optimizer", "fedadam", "fedyogi")] = Field(0.9, ge=0, lt=1)
+    beta1: Annotated[Fraction, For("optimizer", "fedadam", "fedyogi")] = 0.9
     """Decay of the first moment of fedadam and fedyogi."""
-    beta2: Annotated[float, For("optimizer", "fedadam", "fedyogi")] = Field(0.99, ge=0, lt=1)
+    beta2: Annotated[Fraction, For("optimizer", "fedadam", "fedyogi")] = 0.99
     """Decay of the second moment of fedadam and fedyogi."""
-    tau: Annotated[float, For("optimizer", *_OPTIMIZERS[1:])] = Field(1e-3, gt=0)
+    tau: Annotated[PositiveFloat, For("optimizer", *_OPTIMIZERS[1:])] = 1e-3
     """Constant added to the root of the second moment in all but fedavgm."""
 
     @property

@@ -22,24 +22,18 @@ from fedshift_datasets.base import ImageSet
 
 
 @dataclass(frozen=True)
-class Terms:
-    """Under which terms figures are worked out.
+class Seen:
+    """What was seen of a pass, or of several.
 
     Attributes:
+        scored: What the model said of the images.
         least: Least images behind a number that leaves the node.
         whole: Domains whose test images are all scored in one pass.
     """
 
+    scored: Scored
     least: int
     whole: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What was seen of a pass, or of several."""
-
-    scored: Scored
-    terms: Terms
 
     def __add__(self, other: "Seen") -> "Seen":
         return replace(self, scored=self.scored + other.scored)
@@ -48,8 +42,8 @@ class Seen:
 class Watching:
     """Keeps what a pass predicts, batch after batch."""
 
-    def __init__(self, images: ImageSet, classes: int, terms: Terms) -> None:
-        self._groups, self._terms = images.groups, terms
+    def __init__(self, images: ImageSet, classes: int, least: int, whole: frozenset[str]) -> None:
+        self._groups, self._least, self._whole = images.groups, least, whole
         self._parts = [(torch.zeros(0, classes), *torch.zeros(2, 0, dtype=torch.int64))]
 
     def add(self, logits: Tensor, predicted: Tensor, y: Tensor) -> None:
@@ -61,10 +55,10 @@ class Watching:
         columns = zip(*(self._parts[1:] or self._parts), strict=True)
         logits, predicted, y = (torch.cat(column) for column in columns)
         probabilities = logits.double().softmax(dim=1)
-        if self._terms.least > 1:  # a mark of scores that are not finite would tell of one image
+        if self._least > 1:  # a mark of scores that are not finite would tell of one image
             probabilities = probabilities.nan_to_num(nan=1 / logits.shape[1])
         p = probabilities.cpu().numpy()
-        return Seen(Scored(p, predicted.cpu().numpy(), y.cpu().numpy(), self._groups), self._terms)
+        return Seen(Scored(p, predicted.cpu().numpy(), y.cpu().numpy(), self._groups), self._least, self._whole)
 
 
 class SiteFiguresOnNode(NodeFeature):
@@ -107,8 +101,8 @@ class SiteFiguresOnNode(NodeFeature):
 
     def _watching(self, call: Call, whole: frozenset[str]) -> Callable[[ImageSet], Observer]:
         """Return what makes an observer of these whole test sets."""
-        terms = Terms(call.client.setup.least_images, whole)
-        return lambda images: Watching(images, call.client.model.num_classes, terms)
+        client = call.client
+        return lambda images: Watching(images, client.model.num_classes, client.setup.least_images, whole)
 
     def _parts(self, request: Mapping[str, Any]) -> Iterator[tuple[str, bool, int | None]]:
         """Yield each domain, whether the node scores all of it, and its number of images if it has the first part."""
@@ -123,6 +117,6 @@ class SiteFiguresOnNode(NodeFeature):
     def _figures(self, domain: str, scores: Scores) -> Arrays:
         """Return the figures of a domain whose test images were all scored."""
         seen: Seen | None = scores.seen.get(self.name)
-        if seen is None or domain not in seen.terms.whole:
+        if seen is None or domain not in seen.whole:
             return {}
-        return site_numbers.figures(seen.scored, seen.terms.least).arrays(domain)
+        return site_numbers.figures(seen.scored, seen.least).arrays(domain)

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from fedshift_core.disclosure import IMAGE, SUM
 from fedshift_core.features import Case, Feature, FeatureOptions, Key
-from fedshift_core.params import OFF_IS_A_WORD
+from fedshift_core.params import OFF_IS_A_WORD, Probability
 from fedshift_core.wire import names as wire
 
 
@@ -24,7 +24,7 @@ class Options(FeatureOptions):
     fewer tells none.
     """
     #: A real node's owner lets them out by ``image_statistics`` of the policy.
-    image_share: float = Field(0.0, ge=0, le=1)
+    image_share: Probability = 0.0
     """Share of a node's training images of which it tells channel means and deviations one by one, for a method that
     mixes styles of other nodes' images; needs share=nodes. 0: of none.
     """
