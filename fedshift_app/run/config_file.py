@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, NonNegativeInt
+from pydantic import BaseModel, Field, NonNegativeInt
 
 from fedshift_app.run.files import CONFIG_FILE, checked
 from fedshift_core.errors import ConfigError
+from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.params import Arithmetic
 from fedshift_core.yaml_files import read_yaml
 
@@ -24,7 +25,7 @@ class _ConfigFile(BaseModel, extra="allow"):
 
     resolved: dict[str, Any]
     engine: str = ""
-    nodes: NonNegativeInt = 0
+    nodes: int = Field(0, ge=0, le=LARGEST_COUNT)
     run_id: str = ""
     versions: dict[str, str | None] = {}
     git: str | None = None
