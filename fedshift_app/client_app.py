@@ -108,8 +108,6 @@ def _train(msg: Message, context: Context, allowed: Owner) -> RecordDict:
 
 def _evaluate(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     called = open_client(msg, context, allowed.where)
-    if not allowed.where.shared:
-        console.set_up()  # a real node's log shows what features say of its images
     reply = called.client.scores(called.call)
     records = reply.records if reply.knowledge is None else {KNOWLEDGE: reply.knowledge}
     encoded = {name: encode(arrays) for name, arrays in records.items()}

@@ -29,9 +29,7 @@ from fedshift_app.node import copies, setup, state_store
 from fedshift_app.node import data as node_data
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.run import (
-    build as run_build,
-)
-from fedshift_app.run import (
+    build,
     checkpoints,
     console,
     disk_space,
@@ -77,11 +75,8 @@ def main(grid: Grid, context: Context) -> None:
     try:
         lost = _run(grid, context.run_config, status)
         status |= {"state": DEGRADED if lost else COMPLETED, "error": lost or None}
-    except FedShiftError as error:
-        status |= {"error": str(error), "refused": isinstance(error, REFUSALS)}
-        raise
     except Exception as error:
-        status["error"] = f"{type(error).__name__}: {error}"
+        status |= {"error": _reason(error), "refused": isinstance(error, REFUSALS)}
         raise
     except BaseException as stop:
         status["error"] = _stopped_by(stop, _engine(grid))
@@ -202,17 +197,15 @@ def _begin(
     """Say what is about to run, and write to its folder what nodes are sent once and which images are left out."""
     config, strategy, simulated = folder.config, ready.strategy, folder.engine != setup.DEPLOYMENT
     nodes, start, warn = strategy.roster.nodes, strategy.federation.model.start, console.log.warning
-    mixed = run_build.mixing_line(config, len(nodes)) if simulated else run_build.sites_line(config, nodes)
     first = console.describe(config, folder.engine, nodes, strategy.features)
-    more = filter(None, (*ready.lines, run_build.public_line(config, nodes), mixed))
-    console.log.info("%s", "\n  ".join((first, *more)), extra={"event": "started"})
+    console.log.info("%s", "\n  ".join((first, *filter(None, ready.lines))), extra={"event": "started"})
     if start:
         node_payload.write(folder.path / checkpoints.FOLDER, start)
     if skipped:
         write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
         fields = {"event": "skipped", "images": len(skipped)}
         warn("images left out as broken: %d, named in %s", len(skipped), SKIPPED_FILE, extra=fields)
-    if simulated and (unheld := run_build.unheld_line(config, len(nodes))):
+    if simulated and (unheld := build.unheld_line(config, len(nodes))):
         warn("%s", unheld, extra={"event": "unheld"})
     for line in copied:
         warn("%s", line, extra={"event": "copies"})
@@ -228,11 +221,10 @@ def _last_word(status: StatusFile, file: logs.LogFile, folder: RunFolder) -> Ite
     try:
         yield
     except Exception as error:
-        disk = isinstance(error, OSError) and error.errno in atomic_io.DISK
-        reason = str(error) if disk or isinstance(error, FedShiftError) else f"{type(error).__name__}: {error}"
+        reason = _reason(error)
         status.end(FAILED, reason)
         file.tell(logging.ERROR, f"the run failed: {reason}", event="failed")
-        if disk:
+        if isinstance(error, OSError) and error.errno in atomic_io.DISK:
             raise FederationError(reason) from None
         raise
     except BaseException as stop:
@@ -243,6 +235,11 @@ def _last_word(status: StatusFile, file: logs.LogFile, folder: RunFolder) -> Ite
     if lost := folder.lost:
         file.tell(logging.WARNING, f"the run is degraded: {lost}", event="degraded")
     status.end(DEGRADED if lost else COMPLETED, lost or None)
+
+
+def _reason(error: Exception) -> str:
+    """Return what is said of an error: its type, too, where nobody foresaw it."""
+    return str(error) if isinstance(error, FedShiftError | OSError) else f"{type(error).__name__}: {error}"
 
 
 def _stopped_by(stop: BaseException, engine: str) -> str:

@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 
 from fedshift_core import disk_use, private_files
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import FedShiftError, StorageError
 from fedshift_core.limits import message
 
 PART = ".part"  # suffix of a file that is being written
@@ -121,6 +121,18 @@ def unpack(data: bytes) -> Arrays:
     except (SafetensorError, KeyError) as error:
         raise ValueError(f"not a safetensors file: {error}") from None
     return arrays
+
+
+def read_arrays(path: Path) -> Arrays:
+    """Return the arrays of a safetensors file.
+
+    Raises:
+        StorageError: If it cannot be read.
+    """
+    try:
+        return unpack(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise StorageError(f"cannot read {path}: {error}") from None
 
 
 class InUse(Exception):  # noqa: N818 (a state, not a malfunction)

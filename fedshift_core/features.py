@@ -27,7 +27,7 @@ from fedshift_core.disclosure import CLASS, SUM, Word
 from fedshift_core.extensions import Registry
 from fedshift_core.limits import as_found
 from fedshift_core.params import Params, SectionOfRooms
-from fedshift_core.registry import Method
+from fedshift_core.registry import Method, name_and_params
 from fedshift_core.shown import History, Shown
 from fedshift_core.tasks import CLASSIFICATION, Task
 from fedshift_core.wire import names as wire
@@ -165,7 +165,6 @@ class Feature:
         completed: Returns a configuration with what follows from its keys.
         rules: Returns why its keys do not go with the rest of a run, be it on or off, beginning with a key; empty if
             they do.
-        mixed: Returns of a configuration what it makes of a node that holds images of several domains; empty: nothing.
         rounds_key: The key whose value, if there is one, goes by the number of rounds of the run where it is on.
         show: Its hook of what is seen of it (``module:function``, ``fedshift_core.shown``); empty: nothing.
         section: The model of what it has in ``results.json`` of one round alone, and in files; empty: nothing.
@@ -197,7 +196,6 @@ class Feature:
     compares: str = ""
     completed: Callable[[Any], Any] | None = None
     rules: Callable[[Case], str] | None = None
-    mixed: Callable[[Any], str] | None = None
     rounds_key: str = ""
     show: str | Callable[[History], Shown] = ""
     section: str | type[BaseModel] = ""
@@ -333,7 +331,7 @@ FEATURES: Registry[Feature] = Registry("feature", "fedshift.features", lambda: F
 
 def of_run(entries: Iterable[Mapping[str, Any]]) -> list[tuple[Feature, Params]]:
     """Return FedShift's features, then those that a run's section ``features`` names, each with its parameters."""
-    others = [(FEATURES[str(entry["name"])], {k: v for k, v in entry.items() if k != "name"}) for entry in entries]
+    others = [(FEATURES[name], given) for name, given in map(name_and_params, entries)]
     return [(feature, feature.params.model_validate(given)) for feature, given in [*((f, {}) for f in ours()), *others]]
 
 

@@ -215,6 +215,11 @@ def checked(
     return model.model_validate(given)
 
 
+def name_and_params(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name in an entry of a section such as ``modules``, and the parameters next to it."""
+    return str(entry["name"]), {key: value for key, value in entry.items() if key != "name"}
+
+
 @functools.cache
 def _joined(*sides: type[Params]) -> type[Params]:
     """Return one class of the parameters of a method whose sides declare one each."""

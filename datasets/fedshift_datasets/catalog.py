@@ -55,11 +55,6 @@ def of_users() -> list[str]:
     return [name for name, dataset in DATASETS.items() if dataset.own is not None]
 
 
-def may_have_patients(name: str) -> bool:
-    """Return whether images of a data set may have patients, as a user's own, Camelyon17's and those of a package."""
-    return name in (folders.NAME, camelyon.NAME) or all(name != known.name for known in _OURS)
-
-
 def stated(name: str, names: Names, as_name: str = "") -> Dataset:
     """Return a data set as a run has it: one with a user's domains and classes gets those of the run.
 

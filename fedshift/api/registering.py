@@ -16,7 +16,6 @@ from fedshift.api.runs import Run
 from fedshift.lab.grid.sweep import grid
 from fedshift.run.arguments import names
 from fedshift_app.config import plugins, registry
-from fedshift_app.config.validating import check_special
 from fedshift_app.run.files import CONFIG_FILE
 from fedshift_clients.base import DomainClient
 from fedshift_core import carried, extensions, json_text
@@ -61,7 +60,6 @@ def register(name: str, client: Any, strategy: Any, about: Mapping[str, Any]) ->
         raise ConfigError(f"register: {'.'.join(map(str, first['loc']))}: {why}") from None
     if name in registry.METHODS and Path(registry.METHODS.origin(name)).suffix != carried.SUFFIX:
         raise ConfigError(f"register: {name!r} is the name of a method of {registry.METHODS.origin(name)}")
-    _check_defaults(method)
     _carry(method)
     return registry.get(name)
 
@@ -79,19 +77,6 @@ def _is_changed(file: Path) -> bool:
     """Tell whether a method of this process refers to something else now than its file, such as a global number."""
     method = _methods[file]
     return carried.digest(carried.content_of(method.name, [method], _own_modules(method))) != file.parent.name
-
-
-def _check_defaults(method: Method) -> None:
-    """Refuse defaults that no run could have.
-
-    Raises:
-        ConfigError: With the key.
-    """
-    complete = method.made_of(registry.get(method.of)) if method.of else method
-    try:
-        check_special(complete, complete.defaults, "defaults")
-    except ConfigError as error:
-        raise error.under("register") from None
 
 
 def with_files(words: Sequence[str], *, renew: bool = True) -> list[str]:

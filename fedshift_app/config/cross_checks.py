@@ -24,14 +24,13 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
     Args:
         config: The configuration.
         finished: Of a finished run, which chooses no round any more and whose network was built: networks of whole
-            libraries are not looked up, as importing these libraries takes seconds, and a file of weights may be a
-            name alone.
+            libraries are not looked up, as importing these libraries takes seconds.
 
     Raises:
         ConfigError: With the keys.
     """
     _check_sizes(config, finished)
-    networks.check_model(config.model, finished=finished)
+    networks.check_model(config.model)
     for check in (_given, _precompute, _rounds, _shares, _shift, _label_mix, _domains):
         if check is not _shares or not finished:  # earlier runs may lack domains: their nodes divided all images
             for problem in check(config):

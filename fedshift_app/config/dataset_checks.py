@@ -63,11 +63,9 @@ def _check_public(config: DatasetConfig, dataset: Dataset) -> None:
     if not domain:
         return
     if same_names.place(domain, config.domains) is not None:
-        others = ",".join(other for other in config.domains if other != domain)
         raise ConfigError(
             f"dataset.public={shortened(domain)}: nodes hold this domain, or are tested on it; make a share public, "
-            "such as dataset.public=0.1, or remove the domain",
-            remedy=f"without it: dataset.domains=[{others}]",
+            "such as dataset.public=0.1, or remove it from dataset.domains"
         )
     if dataset.own is not None:
         try:

@@ -1,16 +1,15 @@
 """The section ``dataset`` of a run's configuration: its keys, types and ranges."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from fedshift_core.features import with_rooms
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found
-from fedshift_core.params import Former, SectionOfRooms, Seed
+from fedshift_core.params import SectionOfRooms, Seed
 from fedshift_datasets import catalog
 from fedshift_datasets.base import TEST_SHARE, Dataset, Exif, Form, Names, Patients, Resize, Source
 from fedshift_datasets.sets import partitioned
@@ -22,10 +21,6 @@ FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
 _Counts = Annotated[dict[str, int], AfterValidator(FrozenDict)]
 Argument = str | bool | int | float | tuple[int, ...] | tuple[float, ...] | _Counts  # of a partitioner
 WindowEnd = Annotated[float, Field(ge=-1e9, le=1e9)]
-
-
-def _may_have_patients(dataset: Mapping[str, Any]) -> bool:
-    return isinstance(kind := dataset.get("of") or dataset.get("name"), str) and catalog.may_have_patients(kind)
 
 
 @with_rooms("dataset")
@@ -84,7 +79,7 @@ class DatasetConfig(SectionOfRooms):
     """Share of each class of a folders data set that is the test split where the images do not say; null: 0.2."""
     skip_broken: bool = False
     """Whether a run continues without images that cannot be read, and names them."""
-    patients: Annotated[Patients, Former("listed", _may_have_patients)] = "all"
+    patients: Patients = "all"
     """Patients whose images stay together: all that are known, in every part of the images; or those of the table of a
     folders data set and of npz files alone (listed), and in train and test alone, as before this key.
     """

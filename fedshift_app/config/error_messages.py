@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,40 +16,32 @@ from fedshift_core.spelling import meant
 _QUOTED = re.compile(r"'([^']*)'")
 
 
-def explained(
-    error: ValidationError | list[Any], *section: str, model: type[BaseModel] = RunConfig, above: tuple[str, ...] = ()
-) -> ConfigError:
+def explained(error: ValidationError, *section: str, model: type[BaseModel] = RunConfig) -> ConfigError:
     """Return an error of one or two lines with the wrong key, the value found and what is allowed.
 
     Args:
-        error: What pydantic found, or some of it.
+        error: What pydantic found.
         section: Where in the model it looked.
         model: What the whole file is to be.
-        above: Where in the file the model is.
     """
     # Unknown keys first: a misspelt key is the reason why the right one is missing.
-    found = error if isinstance(error, list) else error.errors()
-    problems = sorted(found, key=lambda problem: problem["type"] != "extra_forbidden")
-    lines = [_problem(p, (*section, *p["loc"]), model, above) for p in problems[:2]]
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    lines = [_problem(p, (*section, *p["loc"]), model) for p in problems[:2]]
     more = f" (and {len(problems) - 2} more)" if len(problems) > 2 else ""
-    return ConfigError("\n".join(lines) + more, keys=tuple((*above, *section, *p["loc"]) for p in problems[:2]))
+    return ConfigError("\n".join(lines) + more, keys=tuple((*section, *p["loc"]) for p in problems[:2]))
 
 
 @contextmanager
-def explaining(*section: str, above: tuple[str, ...] = ()) -> Iterator[None]:
+def explaining(*section: str) -> Iterator[None]:
     """Turn an error of pydantic into one for a person, see :func:`explained`."""
     try:
         yield
     except ValidationError as error:
-        raise explained(error, *section, above=above) from None
+        raise explained(error, *section) from None
 
 
-def _problem(problem: Any, loc: tuple[int | str, ...], model: type[BaseModel], above: tuple[str, ...]) -> str:
-    key, kind, found = (
-        shortened(".".join(map(str, (*above, *loc)))) or "configuration",
-        problem["type"],
-        problem["input"],
-    )
+def _problem(problem: Any, loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    key, kind, found = shortened(".".join(map(str, loc))) or "configuration", problem["type"], problem["input"]
     for part in loc[:-1]:
         field = model.model_fields.get(str(part))
         # Of a section that may be absent: the model, not None.
@@ -64,18 +56,9 @@ def _problem(problem: Any, loc: tuple[int | str, ...], model: type[BaseModel], a
     if kind == "value_error":
         return f"{key}: {message}"
     if kind in ("tuple_type", "list_type"):
-        field = model.model_fields.get(str(loc[-1]))
-        message = f"expected a list such as {_list_of(found, field.annotation if field else None)}"
+        message = "expected a list such as [A]"
     elif kind in ("dict_type", "mapping_type", "model_type"):
         message = "expected a mapping of keys to values"
     # pydantic writes the words of a Literal as 'a', 'b' or 'c'.
     words = _QUOTED.findall(problem["ctx"]["expected"]) if kind == "literal_error" else ()
     return f"{key}: {message}, found {as_found(found)}{meant(found, words)}"
-
-
-def _list_of(found: object, annotation: object) -> str:
-    """Return a list as a person may have meant it: of the value that was found, as long as the key's list is."""
-    word = shortened(str(found)) if isinstance(found, str | int | float) and not isinstance(found, bool) else "A"
-    tuples = [get_args(kind) for kind in (annotation, *get_args(annotation)) if get_origin(kind) is tuple]
-    length = next((len(each) for each in tuples if Ellipsis not in each), 1)
-    return f"[{', '.join([word] * length)}]"

@@ -5,7 +5,6 @@ from typing import Any
 
 from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_app.config.error_messages import explaining
-from fedshift_app.config.files import folder_remedy
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
@@ -34,7 +33,6 @@ def dataset(name: str, of: Any) -> Dataset:
         raise ConfigError(
             f"unknown dataset {as_found(name)}; there are {', '.join(catalog.DATASETS)}; for your own images write "
             f"dataset: {{name: {as_found(name)}, of: {folders.NAME}}}{meant(name, catalog.DATASETS)}",
-            folder_remedy(name),
             keys=(("dataset", "name"),),
         )
     return catalog.get(of or name)

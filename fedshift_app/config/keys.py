@@ -7,10 +7,9 @@ from fedshift_app.config import registry
 from fedshift_app.config.layers import NAMED
 from fedshift_app.config.recipes import targets_of, targets_with_values
 from fedshift_core.features import ours
-from fedshift_core.registry import Method
+from fedshift_core.registry import Method, name_and_params
 
 NONE = registry.NONE
-SCALARS = (str, int, float, type(None))
 #: Keys that may differ, as they decide no number of a successful round.
 FREE = (
     "dataset.data_dir",
@@ -36,15 +35,12 @@ def flat(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Return all values by dotted key. A list of modules or features becomes names, and parameters by name and key."""
     values: dict[str, Any] = {}
     for key, value in section.items():
-        if isinstance(value, SCALARS):  # most are, and the test for mappings takes longer
-            values[f"{above}{key}"] = value
-        elif isinstance(value, Mapping):
+        if isinstance(value, Mapping):
             values |= flat(value, f"{above}{key}.")
         elif key in NAMED and not above:
             values[key] = ",".join(entry["name"] for entry in value) or NONE
-            for entry in value:
-                inner = {name: inner_value for name, inner_value in entry.items() if name != "name"}
-                values |= flat(inner, f"{key}.{entry['name']}.")
+            for name, inner in map(name_and_params, value):
+                values |= flat(inner, f"{key}.{name}.")
         else:
             values[f"{above}{key}"] = value
     return values

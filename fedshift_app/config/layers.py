@@ -8,12 +8,8 @@ from fedshift_app.config import dotted_keys, options_of_a_kind, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
-from fedshift_core.yaml_files import BY_NAME, MOST_BYTES, NAMES, parse
+from fedshift_core.yaml_files import BY_NAME, NAMES, parse
 
-#: Name of ``model.per_node`` in an experiment.
-MODEL_PER_NODE = "model_per_node"
-MOST_KEY = 100  # characters of a dotted key
-MOST_PARTS = 5  # of a dotted key
 #: Sections that are lists of things with a name and parameters, each with an entry as a message shows it.
 NAMED = {"modules": "[f2dc] or [{name: f2dc, tau: 0.1}]", "features": "[NAME] or [{name: NAME, KEY: VALUE}]"}
 
@@ -32,8 +28,6 @@ def parse_set(text: str) -> dict[str, Any]:
         ConfigError: If a part is not ``section.key=value``.
     """
     overrides: dict[str, Any] = {}
-    if len(text) > MOST_BYTES:
-        raise ConfigError(f"set: expected at most {MOST_BYTES} characters, found {len(text)}")
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -42,13 +36,8 @@ def parse_set(text: str) -> dict[str, Any]:
         dotted, sep, value = part.partition("=")
         if not sep or not dotted:
             raise ConfigError(f"set: {as_found(part)} is not of the form section.key=value, for example train.lr=0.005")
-        parts = split_key(dotted)
-        if max(map(len, parts)) > MOST_KEY or len(parts) > MOST_PARTS or not dotted.isprintable():
-            raise ConfigError(
-                f"set: {as_found(dotted)} is not a key; a key has at most {MOST_PARTS} parts and {MOST_KEY} characters"
-            )
-        key = options_of_a_kind.flat_key(".".join(parts))
-        section, _, name = ("model.per_node" if key == MODEL_PER_NODE else key).partition(".")
+        key = options_of_a_kind.flat_key(".".join(split_key(dotted)))
+        section, _, name = key.partition(".")
         given = options_of_a_kind.flat(section, {name: _scalar(value, section, name)})
         overrides |= {f"{section}.{key}" if key else section: value for key, value in given.items()}
     return overrides
@@ -129,7 +118,7 @@ def layer_of(content: Mapping[str, Any]) -> Layer:
             section = options_of_a_kind.flat(key, section_of(content, key))
             layer |= {(key, name): inner for name, inner in section.items()}
         else:
-            layer[("model", "per_node") if key.replace("-", "_") == MODEL_PER_NODE else (key,)] = value
+            layer[key,] = value
     return layer
 
 

@@ -45,12 +45,6 @@ def _one_network(of: Case) -> str:
     return "its nodes send no weights" if of.method.client_class().heterogeneous else ""
 
 
-def _other_networks(of: Case) -> str:
-    if of.method.client_class().heterogeneous:
-        return ""
-    return "it averages weights, so all nodes need the same network"
-
-
 def _weights_alone(of: Case) -> str:
     if of.method.strategy_class().contributes or of.method.numbers:
         return f"there is noise on weights only, and it also sends: {registry.travels(of.method)}"
@@ -84,12 +78,6 @@ def _sums(of: Case) -> str:
     return str(strategy.needs_single(of.params) or refuse_sums(strategy, strategy.sums(of.params), of.settings))
 
 
-def _weighs_classes(of: Case) -> str:
-    if of.method.client_class().can_weigh_classes():
-        return ""
-    return "it has a loss of its own that does not weigh classes (self.cross_entropy does)"
-
-
 def _dense_targets(of: Case) -> str:
     from fedshift_clients.base import DomainClient  # with torch
     from fedshift_clients.modules.base import Modules
@@ -116,8 +104,14 @@ FACTS: Mapping[Fact, Callable[[Case], str]] = {
     "weights alone": _weights_alone,
     "single images": _single_images,
     "sums": _sums,
-    "weighs classes": _weighs_classes,
-    "other networks": _other_networks,
+    "weighs classes": lambda of: (
+        ""
+        if of.method.client_class().can_weigh_classes()
+        else "it has a loss of its own that does not weigh classes (self.cross_entropy does)"
+    ),
+    "other networks": lambda of: (
+        "" if of.method.client_class().heterogeneous else "it averages weights, so all nodes need the same network"
+    ),
     "dense targets": _dense_targets,
 }
 

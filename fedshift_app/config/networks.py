@@ -8,7 +8,6 @@ from fedshift_clients.models import packages
 from fedshift_clients.models.catalog import FAMILIES, GIVEN, NETWORKS, family_of, is_given
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import as_found
 from fedshift_core.paths import check_path, user_path
 from fedshift_datasets.io import given_features
 
@@ -16,20 +15,14 @@ if TYPE_CHECKING:
     from fedshift_app.config.sections import RunConfig
 
 
-def check_model(model: ModelConfig, *, finished: bool = False) -> None:
+def check_model(model: ModelConfig) -> None:
     """Refuse contradictory keys of the section ``model``, without reading a file; nodes check this too.
-
-    Args:
-        model: The section.
-        finished: Of a finished run, which needs no file of weights: the file's name alone is accepted.
 
     Raises:
         ConfigError: With the keys.
     """
     if model.weights:
         check_path(model.weights, "model.weights")
-        if not (finished or model.weights.startswith(packages.PREFIX) or Path(model.weights).is_absolute()):
-            raise ConfigError(f"model.weights: {as_found(model.weights)} is not an absolute path")
     source = "model.weights" if model.weights else "model.download=true" if model.download else ""
     if model.weights and model.download:
         raise ConfigError("model.weights and model.download=true: set one of the two")

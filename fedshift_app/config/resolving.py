@@ -26,18 +26,12 @@ from fedshift_app.config import (
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_app.config.error_messages import explaining
-from fedshift_app.config.files import CONF, folder_remedy, names
+from fedshift_app.config.files import CONF, names
 from fedshift_app.config.layers import Layer, layer_of, nested, over, parse_set, section_of, split_key, with_typed
 from fedshift_app.config.options_of_a_kind import UnusedKeyError
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.trackers import check_trackers
-from fedshift_app.config.validating import (
-    check_special,
-    check_values,
-    sections_of_run,
-    split_sections,
-    validate,
-)
+from fedshift_app.config.validating import check_values, sections_of_run, split_sections, validate
 from fedshift_app.run.files import CONFIG_FILE
 from fedshift_clients.models.catalog import NETWORKS, library_of
 from fedshift_core.errors import ConfigError
@@ -103,8 +97,7 @@ def experiment_file(experiment: str) -> Path:
         known = names("experiments")
         raise ConfigError(
             f"unknown experiment {as_found(experiment)}; `fedshift experiments` lists all, such as "
-            f"{' and '.join(SUGGESTED)}; or give a path to a .yaml file{meant(experiment, known)}",
-            folder_remedy(experiment),
+            f"{' and '.join(SUGGESTED)}; or give a path to a .yaml file{meant(experiment, known)}"
         )
     return CONF / "experiments" / f"{experiment}.yaml"
 
@@ -184,7 +177,7 @@ def _resolved(flat: Mapping[str, Any], check: Callable[[dict[str, Any]], RunConf
     own = section_of(section_of(content, "resolved") if repeats else content, "method").get("name", "fedavg")
     method = str(overrides.get("method.name", "") or keys["method"] or own)
     try:
-        layer = _of_file(path, content, keys, dict(overrides), method)
+        layer = _of_file(path, content, keys, dict(overrides))
         config = check(_complete(layer, path, typed))
         if not finished:
             recipes.check_typed(config, overrides)
@@ -215,18 +208,14 @@ def _check_used(config: RunConfig, keys: Collection[tuple[str, ...]]) -> None:
         raise UnusedKeyError("model.bn", config.model.bn, f"model.name={names}", needed)
 
 
-def _of_file(
-    path: Path, experiment: dict[str, Any], keys: Mapping[str, Any], overrides: dict[str, Any], run_method: str
-) -> Layer:
+def _of_file(path: Path, experiment: dict[str, Any], keys: Mapping[str, Any], overrides: dict[str, Any]) -> Layer:
     """Return all that an experiment's file, the data set, the method and the command set."""
     plugins.take_files(experiment, path)
     plugins.take_set(experiment, overrides)
     by_method, repeats = section_of(experiment, "methods"), "resolved" in experiment
     for name in by_method:
         with error_location.at("methods", name):
-            other = registry.get(str(name))
-            if name != run_method:  # the run's own method is checked with the rest
-                check_special(other, section_of(by_method, name), "methods", str(name))
+            registry.get(str(name))
     own = {key: value for key, value in experiment.items() if key not in ("title", "paper", "methods")}
     layer = layer_of(sections_of_run(experiment) if repeats else {"experiment": path.stem} | own)
     recorded = layer.get(("method", "name"))

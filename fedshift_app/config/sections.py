@@ -2,7 +2,15 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    ValidationInfo,
+    field_validator,
+)
 
 from fedshift_app.config import registry
 from fedshift_app.config.dataset_section import FOLDER_NAME, DatasetConfig
@@ -12,14 +20,11 @@ from fedshift_core.features import with_rooms
 from fedshift_core.frozen import FrozenDict, Section
 from fedshift_core.limits import MOST_KEPT, MOST_NODES, MOST_ROUNDS, as_found
 from fedshift_core.params import ConfigModel, For, Params, Rounds, RunRounds, Seconds, SectionOfRooms, Seed, Share
-from fedshift_core.registry import Method
+from fedshift_core.registry import Method, name_and_params
 from fedshift_core.rounds import LAST_ROUNDS
 from fedshift_core.spelling import meant
 from fedshift_datasets.corruptions import CORRUPTIONS
 from fedshift_datasets.partition.allocation import Allocation
-
-MOST_BYTES = 150  # of such a name; a folder's name of 255 bytes holds method, seed and time as well
-
 
 KeptRounds = Annotated[
     tuple[int, ...],
@@ -99,9 +104,9 @@ class AggregationConfig(SectionOfRooms):
     """Weights of the nodes: the method's own, by training images (samples), equal, domain-aware (F2DC), by
     generalisation gaps (ga, FedDG-GA), or of the domains with the largest loss (afl, GroupDRO).
     """
-    alpha: Annotated[float, For("weights", "domain-aware")] = Field(1.0, ge=0)
+    alpha: Annotated[NonNegativeFloat, For("weights", "domain-aware")] = 1.0
     """Weight of the share of images in domain-aware (F2DC, Eqs 10 and 11); useful from 0.8 to 1.2."""
-    beta: Annotated[float, For("weights", "domain-aware")] = Field(0.4, ge=0)
+    beta: Annotated[NonNegativeFloat, For("weights", "domain-aware")] = 0.4
     """Weight of the discrepancy in domain-aware (F2DC, Eqs 10 and 11); useful from 0.3 to 0.5."""
     balance: Annotated[Literal["approximate", "exact"], For("weights", "domain-aware")] = "approximate"
     """Class share in domain-aware: B_k^c = n_k / N as printed (approximate), or n_k^c / n^c (exact)."""
@@ -239,11 +244,10 @@ class RunConfig(SectionOfRooms):
     @field_validator("experiment")
     @classmethod
     def _names_a_folder(cls, experiment: str) -> str:
-        fits = experiment.isprintable() and len(experiment.encode()) <= MOST_BYTES
-        if not FOLDER_NAME.fullmatch(experiment) or not fits:
+        if not FOLDER_NAME.fullmatch(experiment) or not experiment.isprintable():
             raise ValueError(
-                f"{as_found(experiment)} cannot be part of a folder's name: at most 100 characters of "
-                f"{MOST_BYTES} bytes, no / and \\, no dot first"
+                f"{as_found(experiment)} cannot be part of a folder's name: at most 100 characters, no / and \\, no "
+                "dot first"
             )
         return experiment
 
@@ -266,5 +270,4 @@ class RunConfig(SectionOfRooms):
         Raises:
             ValidationError: If one is unknown, of the wrong type or out of range.
         """
-        given = {key: value for key, value in self.method.items() if key != "name"}
-        return self.declared.checked_params(given)
+        return self.declared.checked_params(name_and_params(self.method)[1])

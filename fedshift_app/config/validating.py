@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from fedshift_app.config import error_location, needs, plugins, recipes, registry
 from fedshift_app.config.cross_checks import check_terms, check_together
 from fedshift_app.config.dataset_checks import check_dataset
-from fedshift_app.config.error_messages import explained, explaining
+from fedshift_app.config.error_messages import explaining
 from fedshift_app.config.layers import NAMED, Layer, layer_of, listed, nested, over, section_of
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.adapt.catalog import ADAPTATIONS
@@ -18,7 +18,7 @@ from fedshift_core.features import Case, ours
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found
 from fedshift_core.params import Former, Params
-from fedshift_core.registry import Method, imported
+from fedshift_core.registry import imported, name_and_params
 from fedshift_core.yaml_files import MOST_DEPTH
 
 #: Sections that a method's file may set besides the method's own parameters.
@@ -70,8 +70,10 @@ def check_values(layers: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def _sections(layers: Mapping[str, Any]) -> RunConfig:
+def _sections(layers: Any) -> RunConfig:
     """Return the sections of a run, each checked for itself."""
+    if not isinstance(layers, Mapping):
+        raise ConfigError(f"a configuration is a mapping of keys to values, found {as_found(layers)}")
     _check_shape(layers)
     plugins.allow(layers.get("plugins") or ())
     return checked_sections(layers)
@@ -88,23 +90,22 @@ def checked_sections(layers: Mapping[str, Any], *, known: bool = True) -> RunCon
     return config
 
 
-def _check_shape(layers: Any) -> None:
-    """Refuse input that is no mapping of words to values, or nested too deeply; it may come from anywhere.
+def _check_shape(value: Any, level: int = 1) -> None:
+    """Refuse what is nested too deeply, or a mapping of anything but words; it may come from anywhere.
 
     Raises:
         ConfigError: With what is allowed.
     """
-    if not isinstance(layers, Mapping):
-        raise ConfigError(f"a configuration is a mapping of keys to values, found {as_found(layers)}")
-    level: list[Any] = [layers]
-    for _ in range(MOST_DEPTH):
-        mappings = [value for value in level if isinstance(value, Mapping)]
-        if bad := [key for mapping in mappings for key in mapping if not isinstance(key, str)]:
-            raise ConfigError(f"{as_found(bad[0])} is not a key of a configuration; a key is a word")
-        lists = [value for value in level if isinstance(value, list | tuple)]
-        level = [inner for each in (*(mapping.values() for mapping in mappings), *lists) for inner in each]
-    if any(isinstance(value, Mapping | list | tuple) for value in level):
+    if not isinstance(value, Mapping | list | tuple):
+        return
+    if level > MOST_DEPTH:
         raise ConfigError(f"a configuration nests lists and mappings at most {MOST_DEPTH} deep")
+    if isinstance(value, Mapping):
+        if bad := [key for key in value if not isinstance(key, str)]:
+            raise ConfigError(f"{as_found(bad[0])} is not a key of a configuration; a key is a word")
+        value = value.values()
+    for inner in value:
+        _check_shape(inner, level + 1)
 
 
 def _complete_method(config: RunConfig, *, finished: bool) -> FrozenDict[str, Any]:
@@ -113,18 +114,12 @@ def _complete_method(config: RunConfig, *, finished: bool) -> FrozenDict[str, An
     with explaining("method"):
         params = config.params()
     check_terms(config)
-    settings = {key: value for key, value in config.method.items() if key != "name"}
-    needs.check(Case(method, params, settings, config, finished))
+    needs.check(Case(method, params, name_and_params(config.method)[1], config, finished))
     recipes.check_needs(config, method)
     client_class = method.client_class()
     if config.rounds:  # without a round nothing depends on their number
         method.strategy_class().check_run(params, config.rounds)
     client_class.check_run(params, config.model, config.train, config.images)
-    if config.model.encoder_rests and client_class.trains_encoder_alone(params):
-        raise ConfigError(
-            f"model.freeze=encoder: the method {method.name!r}, as it is configured, trains the encoder alone at times;"
-            " model.projection=256 leaves a layer of it to train"
-        )
     return FrozenDict({"name": method.name} | params.model_dump())
 
 
@@ -132,8 +127,7 @@ def _complete_named(config: RunConfig, section: str) -> tuple[FrozenDict[str, An
     """Return the entries of a section of ``NAMED``, checked and with all parameters."""
     check = {"modules": registry.modules_params, "features": registry.feature_params}[section]
     complete = []
-    for entry in getattr(config, section):
-        name, given = str(entry["name"]), {key: value for key, value in entry.items() if key != "name"}
+    for name, given in map(name_and_params, getattr(config, section)):
         with explaining(section, name), error_location.at(section, name):
             complete.append(FrozenDict({"name": name} | check(name, given).model_dump()))
     if section == "features":
@@ -216,35 +210,3 @@ def split_sections(content: Mapping[str, Any]) -> tuple[dict[str, Any], Layer]:
     if unknown := [key[1] for key in sections if key[0] == "dataset" and key[1] != DATASET_KEY]:
         raise ConfigError(f"dataset.{as_found(sorted(unknown)[0])} of a method: allowed is dataset.{DATASET_KEY} alone")
     return params, sections
-
-
-def check_special(method: Method, content: Mapping[str, Any], *above: str) -> None:
-    """Refuse unknown keys and wrong values in what stands of a method that may not run, such as ``methods: NAME:``.
-
-    Whether values fit the rest of the run is checked when the method runs.
-
-    Args:
-        method: The method.
-        content: Its parameters, and sections.
-        above: Where it stands.
-
-    Raises:
-        ConfigError: With the key, the value found and what is allowed.
-    """
-    params, sections = split_sections(content)
-    layer = over(sections, recipes.stood_for(method, params))
-    own = {key[1]: value for key, value in layer.items() if key[0] == "method"}
-    for name in layer.pop(("modules",), ()):
-        registry.modules_params(str(name), {})
-    try:
-        with explaining(above=above):
-            method.checked_params(own)
-    except ConfigError as error:
-        error.keys = tuple((*above, *key[1:]) if key[0] == "method" else key for key in error.keys)
-        raise
-    try:
-        RunConfig.model_validate(nested({key: value for key, value in layer.items() if key[0] != "method"}))
-    except ValidationError as error:  # other layers have what is missing, or does not go together
-        problems = [p for p in error.errors() if p["type"] not in ("missing", "value_error") or len(p["loc"]) > 2]
-        if problems:
-            raise explained(problems, above=above) from None

@@ -45,8 +45,8 @@ def question(msg: Message, context: Context, owner: Owner) -> Question:
         config=config, options=given, server_round=int(given.get(SERVER_ROUND, 0)), index=int(given.get(NODE_INDEX, 0)),
         run=str(msg.metadata.run_id), state=partial(kept_for, context), signer=node_key.signer,
         trusted=owner.trusted, site=lambda: site_of(config, where), least_images=owner.least_images,
-        withheld=owner.withheld, statement=lambda: _statement(config, owner, where),
-        weigh=lambda statements, purpose: _weigh(config, statements, purpose), once=answered.once(context),
+        withheld=owner.withheld, statement=partial(_statement, config, owner, where),
+        weigh=partial(_weigh, config), once=answered.once(context),
         secret=None if where.guard is None else where.guard.secret,
     )  # fmt: skip
 

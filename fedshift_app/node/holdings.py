@@ -29,7 +29,6 @@ def dealt(config: RunConfig, num_nodes: int) -> tuple[str, ...]:
     return config.allocation.deal(config.dataset.domains, num_nodes, config.seed)
 
 
-@functools.lru_cache(maxsize=8)
 def unheld(config: RunConfig, num_nodes: int) -> tuple[str, ...]:
     """Return the domains that no node of the simulation holds, in their order."""
     held = set(dealt(config, num_nodes))

@@ -30,7 +30,7 @@ def introduce(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     own = node_data.own_images(config, where)
     counts = np.bincount(own.train.y, minlength=classes)
     best = node_precision.fastest_here(config, setup.own_network(config, where))
-    public = node_data.public_set(config, where) if setup.uses_public(config) else None
+    public = node_data.public_set(config, where) if config.declared.client_class().uses_public else None
     about = About(
         {split: len(images) for split, images in own.sets.items()},
         None if public is None else (public.sha256, len(public.images)),

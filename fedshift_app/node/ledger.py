@@ -13,17 +13,16 @@ privacy (``fedshift_core.dp_accounting``).
 
 import contextlib
 import hashlib
-import logging
 import math
 import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from fedshift_app.features.privacy import epsilon_of
 from fedshift_app.node import state_folder
@@ -33,26 +32,8 @@ from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import WHOLE_PATH, shown
 from fedshift_core.plural import plural
 
-log = logging.getLogger("fedshift")
-
 DAY = 86_400.0  # seconds
 FILE = ".fedshift-node.json"  # in the folder of images
-
-
-class Sampled(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Rounds of ``dp-sgd`` with the same numbers, as ``fedshift_core.dp_accounting.Spending`` has them."""
-
-    images: int = Field(gt=0)
-    sampling_rate: float = Field(gt=0, le=1)
-    steps: int = Field(gt=0)
-    noise_multiplier: float = Field(gt=0)
-    prototype_noise: float = Field(ge=0)
-    rounds: int = Field(gt=0)
-
-    @property
-    def numbers(self) -> dict[str, Any]:
-        """What each of them spends; its delta is that of whoever asks."""
-        return self.model_dump(exclude={"rounds"})
 
 
 #: What a round spends: the square of mu of ``local-dp``, 0 without noise, or what ``dp-sgd`` does.
@@ -65,22 +46,21 @@ class Spent(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     Attributes:
         rounds: In how many rounds an update with noise left.
         mu_squared: What they spent together, with ``local-dp``.
-        sampled: Those of ``dp-sgd``.
+        sampled: What those of ``dp-sgd`` spent, and how many had the same numbers; delta is that of whoever asks.
     """
 
-    rounds: int = Field(0, ge=0)
-    mu_squared: float = Field(0.0, ge=0)
-    sampled: tuple[Sampled, ...] = ()
+    rounds: NonNegativeInt = 0
+    mu_squared: NonNegativeFloat = 0.0
+    sampled: tuple[tuple[Spending, PositiveInt], ...] = ()
 
     def one_more(self, cost: Cost) -> "Spent":
         """Return the same with another round."""
         more: dict[str, Any] = {"rounds": self.rounds + 1}
         if isinstance(cost, Spending):
-            numbers = {name: value for name, value in asdict(cost).items() if name != "delta"}
-            kept, rounds = self.sampled, 1
-            if kept and kept[-1].numbers == numbers:
-                kept, rounds = kept[:-1], kept[-1].rounds + 1
-            more["sampled"] = (*kept, Sampled(**numbers, rounds=rounds))
+            kept, spending, rounds = self.sampled, replace(cost, delta=0.0), 1
+            if kept and kept[-1][0] == spending:
+                kept, rounds = kept[:-1], kept[-1][1] + 1
+            more["sampled"] = (*kept, (spending, rounds))
         else:
             more["mu_squared"] = self.mu_squared + cost
         return self.model_copy(update=more)
@@ -105,7 +85,6 @@ class Book(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
     Attributes:
         images: The folder of images.
-        folder: Its number on the disk; a copy has another one.
         secret: Decides the order of the images, in hexadecimal; empty where none was needed yet.
         partition: How they are parted for good: values by key of the policy's section ``partition``.
         runs: By the run's id.
@@ -115,7 +94,6 @@ class Book(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """
 
     images: str = ""
-    folder: int = 0
     secret: str = ""
     partition: dict[str, Any] = Field(default_factory=dict)
     runs: dict[str, Spent] = Field(default_factory=dict)
@@ -131,10 +109,8 @@ class Book(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         """Return the epsilon that all runs have spent, and would have with one more round."""
         if more:
             return self.charged("", more, 0.0).epsilon(delta)
-        sampled = [part for spent in self.runs.values() for part in spent.sampled]
-        if sampled:
-            rounds = [(Spending(**part.numbers, delta=0.0), part.rounds) for part in sampled]
-            return dp_accounting.epsilon_of_all(rounds, self.mu_squared, delta)
+        if sampled := [part for spent in self.runs.values() for part in spent.sampled]:
+            return dp_accounting.epsilon_of_all(sampled, self.mu_squared, delta)
         return epsilon_of(math.sqrt(self.mu_squared), delta)
 
     def rounds_of_day(self, now: float) -> int:
@@ -232,7 +208,7 @@ class Ledger:
             private_files.make_folder(self.path.parent)
             with private_files.locked(self.path.with_suffix(".lock")):
                 before = self.read()
-                new = made(self._of_this_folder(before), self.clock())
+                new = made(before.model_copy(update={"images": self.images}), self.clock())
                 if isinstance(new, str):
                     return new
                 if new != before:
@@ -243,21 +219,6 @@ class Ledger:
                 f"cannot write the ledger {shown(self.path, WHOLE_PATH)}: {error.strerror}; nothing leaves this node"
             ) from None
         return ""
-
-    def _of_this_folder(self, book: Book) -> Book:
-        """Return the book of the folder as it is now; a line discloses that it is another one than before."""
-        if not self.images:
-            return book
-        number = _number_of(self.images)
-        if book.images and (book.images, book.folder or number) != (self.images, number):
-            now, then = shown(self.images, WHOLE_PATH), shown(book.images, WHOLE_PATH)
-            log.warning(
-                "the images in %s were copied or moved from %s: what was spent there counts here; what is spent on "
-                "another copy from now on is not seen here",
-                now,
-                then,
-            )
-        return book.model_copy(update={"images": self.images, "folder": number})
 
     def _link(self) -> None:
         """Let the state folder's file lead to this one, for ``fedshift policy explain``."""
@@ -288,13 +249,6 @@ def of_images(folder: Path) -> Ledger:
 def can_be_written(folder: Path) -> bool:
     """Tell whether this process may make files in a folder."""
     return os.access(folder, os.W_OK | os.X_OK)
-
-
-def _number_of(folder: str) -> int:
-    try:
-        return Path(folder).stat().st_ino
-    except OSError:
-        return 0
 
 
 def all_ledgers() -> list[Ledger]:

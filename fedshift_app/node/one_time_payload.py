@@ -10,7 +10,7 @@ from fedshift_app.node.state_store import START_STEM, StateStore
 from fedshift_clients.base import DomainClient
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays, digest
-from fedshift_core.errors import FedShiftError, RequestError, StorageError
+from fedshift_core.errors import FedShiftError, RequestError
 from fedshift_core.limits import as_found
 from fedshift_core.wire.messages import RunHeader
 from fedshift_core.wire.records import decode
@@ -46,10 +46,12 @@ def begin(client: DomainClient, header: RunHeader, sent: ArrayRecord | None, sto
         if store.own and folder is not None:
             store.make()
             write(folder, arrays, private=True)
-            _remove_others(folder, _name(wanted))
+            for path in folder.glob(f"{START_STEM}*{_SUFFIX}"):
+                if path.name != _name(wanted):  # a server that sends ever new arrays must not fill the disk
+                    path.unlink(missing_ok=True)
     else:
         kept = None if folder is None else folder / _name(wanted)
-        if kept is None or not kept.is_file() or digest(arrays := _read(kept)) != wanted:
+        if kept is None or not kept.is_file() or digest(arrays := atomic_io.read_arrays(kept)) != wanted:
             raise FedShiftError("this node no longer has the frozen weights that it was sent once; it needs them again")
         check(arrays, client)
     client.begin(arrays, wanted)
@@ -83,13 +85,6 @@ def write(folder: Path, arrays: Arrays, *, private: bool = False) -> None:
     atomic_io.write_durably(folder / _name(digest(arrays)), atomic_io.pack(arrays), private=private)
 
 
-def _remove_others(folder: Path, name: str) -> None:
-    """Remove what the node was to begin from before: a server that sends ever new arrays must not fill the disk."""
-    for path in folder.glob(f"{START_STEM}*{_SUFFIX}"):
-        if path.name != name:
-            path.unlink(missing_ok=True)
-
-
 def of_run(folder: Path) -> Arrays:
     """Return what the nodes of a run began from, out of its checkpoint folder; nothing where there is none.
 
@@ -97,7 +92,7 @@ def of_run(folder: Path) -> Arrays:
         FedShiftError: If it cannot be read or is not what was written.
     """
     for path in sorted(folder.glob(f"{START_STEM}*{_SUFFIX}")):
-        arrays = _read(path)
+        arrays = atomic_io.read_arrays(path)
         if _name(digest(arrays)) != path.name:
             raise FedShiftError(f"{path} is not what was written: its hash differs")
         return arrays
@@ -106,10 +101,3 @@ def of_run(folder: Path) -> Arrays:
 
 def _name(wanted: str) -> str:
     return f"{START_STEM}{wanted[:16]}{_SUFFIX}"
-
-
-def _read(path: Path) -> Arrays:
-    try:
-        return atomic_io.unpack(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise StorageError(f"cannot read {path}: {error}") from None

@@ -117,8 +117,6 @@ class Owner:
             if few := len(whole) - sum(said.class_counts):
                 images = plural(few, "training image")
                 log.warning("%s of classes with fewer than least_images=%d stay at home", images, least)
-        if guard is not None and self.ledger is not None and not self.ledger.with_images:
-            log.warning("this node's images cannot be written: with another state folder it would spend again")
 
         def enough(number: int) -> int:
             return number if number >= least else 0

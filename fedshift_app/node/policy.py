@@ -4,7 +4,6 @@ A node obeys the run's configuration (``fedshift_app.node.requests``) and its ow
 message and to its reply is in :mod:`fedshift_app.node.owner`. A simulated node has no owner, and so no policy.
 """
 
-import functools
 import hashlib
 import os
 import stat
@@ -304,7 +303,6 @@ def _read(path: Path) -> bytes:
     return data
 
 
-@functools.lru_cache(maxsize=4)
 def _parsed(source: str, data: bytes) -> Policy:
     name = f"policy {shown(source, WHOLE_PATH)}"
     try:

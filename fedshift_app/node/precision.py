@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fedshift_clients.training import autotune, machine, precision
 from fedshift_clients.training.autotune import Found, Work
@@ -22,7 +22,7 @@ from fedshift_clients.training.settings import ModelConfig
 from fedshift_core import private_files
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import MOST_BATCH, MOST_NAME, as_found, shown
+from fedshift_core.limits import as_found, shown
 from fedshift_core.params import ARITHMETICS, Arithmetic
 from fedshift_datasets.io import cache
 
@@ -34,7 +34,7 @@ log = logging.getLogger("fedshift")
 #: Environment variable: take this arithmetic on this machine and measure none; or ``hardware``, as by its name.
 ASKED = "FEDSHIFT_ARITHMETIC"
 FOLDER = "arithmetic"  # within that of the decoded images
-FORMAT: Literal[2] = 2  # of an entry; 1 is of before bfloat16 had fast gradients of depthwise convolutions
+FORMAT: Literal[2] = 2  # of an entry
 LARGEST_FILE = 10_000  # bytes of an entry
 
 
@@ -51,14 +51,14 @@ class Entry(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         measured: When.
     """
 
-    format: Literal[1, 2] = FORMAT
-    machine: str = Field(max_length=1000)
-    device: str = Field(max_length=MOST_NAME)
+    format: Literal[2] = FORMAT
+    machine: str
+    device: str
     work: Work
     choice: Arithmetic
-    milliseconds: dict[Arithmetic, float] = Field(min_length=1)
-    images: int = Field(ge=1, le=MOST_BATCH)
-    measured: str = Field(max_length=MOST_NAME)
+    milliseconds: dict[Arithmetic, float]
+    images: int
+    measured: str
 
 
 def fastest_here(config: "RunConfig", network: ModelConfig) -> Arithmetic | None:
@@ -137,8 +137,7 @@ def read(path: Path) -> Entry | None:
 
 def is_here(entry: Entry) -> bool:
     """Tell whether a choice is of this machine with this torch and this version of what is measured."""
-    here = (FORMAT, machine.describe(), precision.default_device().type)
-    return (entry.format, entry.machine, entry.device) == here
+    return (entry.machine, entry.device) == (machine.describe(), precision.default_device().type)
 
 
 def renew(entry: Entry) -> Arithmetic:

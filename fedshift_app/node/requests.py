@@ -185,32 +185,15 @@ def _any(request: NodeRequest, value: Any) -> str:
     return "" if isinstance(value, str) else "it must be a text"
 
 
-def _engine(request: NodeRequest, value: Any) -> str:
-    known = (setup.SIMULATION, setup.DEPLOYMENT)
-    return "" if value in known else f"there are {' and '.join(known)}"
-
-
-def _index(request: NodeRequest, value: Any) -> str:
-    return "" if is_count(value, 0, LARGEST_INDEX) else f"nodes are numbered from 0 to {LARGEST_INDEX}"
-
-
 def _rounds(request: NodeRequest, values: Any, least: int = 0) -> str:
     rounds = request.run.rounds
     fits = isinstance(values, list) and all(is_count(number, least, rounds) for number in values)
     return "" if fits else f"this run has rounds={rounds}"
 
 
-def _past_round(request: NodeRequest, value: Any) -> str:
-    return _rounds(request, [value])
-
-
 def _round(request: NodeRequest, value: Any) -> str:
     scores_initial = request.run.rounds == 0 and request.kind != MessageType.TRAIN  # after round 0
     return _rounds(request, [value], 0 if scores_initial else 1)
-
-
-def _simulated(request: NodeRequest, value: Any) -> str:
-    return "" if request.where.shared else "this node keeps its private parts in a folder of its own"
 
 
 # --- scores ------------------------------------------------------------------------------------------
@@ -263,11 +246,27 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     MessageType.TRAIN: ALWAYS,
     MessageType.EVALUATE: (*ALWAYS, DOMAINS, DRAWN, STARTS, STOPS),
 }
+ENGINES = (setup.SIMULATION, setup.DEPLOYMENT)
 REQUIRED = (SERVER_ROUND, NODE_INDEX)  # of all but questions
 #: Under which configuration a key is allowed, and with which value. ``RUN`` was read before; what ``START_DIGEST`` and
 #: ``RUN_ID`` name is checked where it is used.
 RULES: dict[str, Rule] = {
-    SERVER_ROUND: _round, ENGINE: _engine, RUN: _any, RUN_ID: _any, NODE_INDEX: _index, MEMORY_ROUND: _past_round,
-    RESUMED_AFTER: _rounds, CHOSEN: _rounds, KEPT_IN: _simulated, START_DIGEST: _any,
-    DOMAINS: _domains, DRAWN: _drawn, STARTS: _part, STOPS: _part,
-}  # fmt: skip
+    SERVER_ROUND: _round,
+    ENGINE: lambda _, engine: "" if engine in ENGINES else f"there are {' and '.join(ENGINES)}",
+    RUN: _any,
+    RUN_ID: _any,
+    NODE_INDEX: lambda _, index: (
+        "" if is_count(index, 0, LARGEST_INDEX) else f"nodes are numbered from 0 to {LARGEST_INDEX}"
+    ),
+    MEMORY_ROUND: lambda request, number: _rounds(request, [number]),
+    RESUMED_AFTER: _rounds,
+    CHOSEN: _rounds,
+    KEPT_IN: lambda request, _: (
+        "" if request.where.shared else "this node keeps its private parts in a folder of its own"
+    ),
+    START_DIGEST: _any,
+    DOMAINS: _domains,
+    DRAWN: _drawn,
+    STARTS: _part,
+    STOPS: _part,
+}

@@ -34,7 +34,7 @@ from fedshift_core import dp_accounting, extensions, same_names
 from fedshift_core.dp_accounting import Spending
 from fedshift_core.env import THREADS
 from fedshift_core.errors import ConfigError, RequestError
-from fedshift_core.registry import imported
+from fedshift_core.registry import imported, name_and_params
 from fedshift_core.seeding import torch_seed
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import DEPLOYMENT as DEPLOYMENT
@@ -86,8 +86,6 @@ def _domains(given: str, known: Sequence[str], unseen: Collection[str]) -> tuple
     names = state_folder.named_domains(given) if "," in given else (given,)
     for name in names:
         number = same_names.place(name, known)
-        if not name and len(names) > 1:
-            raise ConfigError(f"node-config: domain={given!r} names an empty domain; there are {', '.join(known)}")
         if number is None or any(letter < " " for letter in name):  # no hand types a control character
             raise ConfigError(f"node-config: unknown domain {name!r}; there are {', '.join(known)}{meant(name, known)}")
         if known[number] in domains:
@@ -113,7 +111,7 @@ def _network(config: RunConfig, given: Any) -> str:
     if name and not config.model.per_node and name != config.model.name:
         raise ConfigError(
             f"node-config: model={name!r}, but this run has one network for all, {config.model.name!r}; "
-            "nodes may differ where the experiment sets model-per-node"
+            "nodes may differ where the experiment sets model.per_node"
         )
     return name
 
@@ -248,11 +246,10 @@ def own_network(config: RunConfig, where: Place) -> ModelConfig:
 
 def modules(config: RunConfig) -> AllModules:
     """Return the modules in the model."""
-    entries = []
-    for entry in config.modules:
-        name, given = str(entry["name"]), {key: value for key, value in entry.items() if key != "name"}
-        entries.append(imported(MODULES[name].modules)(registry.modules_params(name, given)))
-    return AllModules(tuple(entries))
+    named = map(name_and_params, config.modules)
+    return AllModules(
+        tuple(imported(MODULES[name].modules)(registry.modules_params(name, given)) for name, given in named)
+    )
 
 
 def adaptation(config: RunConfig) -> Adaptation | None:
@@ -278,11 +275,6 @@ def has_own_parts(config: RunConfig, model: networks.SplitModel) -> bool:
     """Tell whether what a node scores has parts that only its own local training changes."""
     kept = config.declared.client_class().kept_names(model, config.model, config.params(), modules(config))
     return bool(_scores_own(config, model) and kept)
-
-
-def uses_public(config: RunConfig) -> bool:
-    """Tell whether the method's nodes need the public set."""
-    return bool(config.declared.client_class().uses_public)
 
 
 def spending_of(config: RunConfig, images: int) -> Spending:

@@ -190,7 +190,8 @@ def store_for(header: RunHeader, where: Place) -> StateStore:
         return StateStore(folder, header.resumed_after, header.memory_round, chosen)
     if not _RUN_ID.fullmatch(header.run_id):  # it becomes the name of a folder
         raise FedShiftError(f"the server says that the run is {header.run_id[:40]!r}, expected 32 hexadecimal digits")
-    return StateStore(_own_folder(where, header.run_id), header.resumed_after, header.memory_round, chosen, own=True)
+    node = node_folder(where.partition_id, where.domain, str(where.source.data_dir))
+    return StateStore(node / f"run-{header.run_id}", header.resumed_after, header.memory_round, chosen, own=True)
 
 
 def simulated(base: Path, index: int) -> Path:
@@ -211,10 +212,6 @@ def keep_last(base: Path, resumed_after: tuple[int, ...], chosen: int = 0) -> No
             for path in folder.iterdir():
                 if _version(path) not in needed:
                     path.unlink()
-
-
-def _own_folder(where: Place, run_id: str) -> Path:
-    return node_folder(where.partition_id, where.domain, str(where.source.data_dir)) / f"run-{run_id}"
 
 
 def _remove_old(node: Path) -> None:

@@ -1,6 +1,6 @@
 """Builds what a run starts from: the initial weights, the federation's settings and the strategy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 
 import torch
@@ -21,7 +21,6 @@ from fedshift_clients.modules.catalog import MODULES
 from fedshift_clients.training.statistics import free_layers, layers
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
-from fedshift_core.extensions import OURS
 from fedshift_core.features import on_in
 from fedshift_core.limits import some
 from fedshift_core.params import Params
@@ -31,7 +30,6 @@ from fedshift_core.wire.names import AVERAGED, BN_MEAN, CE, OWN, RETAKEN
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy, Observer
 from fedshift_strategies.federation.context import Engine, ModelFacts, RunContext
-from fedshift_strategies.federation.roster import Node
 
 MOST_NAMED = 20  # nodes of several domains, or domains
 SIMULATED_TIMEOUT = 600.0  # seconds to wait for simulated nodes at least
@@ -52,7 +50,7 @@ def prepare(
         ConfigError: If the method, the model and other settings contradict each other.
     """
     if engine == setup.DEPLOYMENT:
-        _check_deployed(config)
+        check_noise(config)
     initial = initial or initial_model.begin(config)[1]
     model = initial.model
     client_class = config.declared.client_class()
@@ -94,20 +92,6 @@ def _engine(config: RunConfig, engine: str) -> Engine:
         return Engine(engine, federation.min_nodes, federation.node_timeout)
     timeout = max(federation.node_timeout, SIMULATED_TIMEOUT)
     return Engine(setup.SIMULATION, node_timeout=timeout, queues=engine == setup.SIMULATION)
-
-
-def _check_deployed(config: RunConfig) -> None:
-    """Refuse what serves in simulation only.
-
-    Raises:
-        ConfigError: With the key.
-    """
-    if config.plugins:
-        raise ConfigError(
-            f"plugins: {', '.join(config.plugins)} work in simulation only; for a deployment install them as a "
-            "package on the server and on every node (docs/guide/own-method.md)"
-        )
-    check_noise(config)
 
 
 def _check_trains(config: RunConfig, model: SplitModel, client_class: type[DomainClient]) -> None:
@@ -153,51 +137,6 @@ def unheld_line(config: RunConfig, num_nodes: int) -> str:
         f"no node holds {some(unheld, MOST_NAMED)}: nothing trains on such images, but their scores count in averages; "
         f"nodes={len(allocation.training_domains(domains))} is enough for all domains, or set allocation.counts; "
         f"'allocation.held_out=[{','.join([*allocation.held_out, *unheld])}]' says that this is meant"
-    )
-
-
-def mixing_line(config: RunConfig, num_nodes: int) -> str:
-    """Return a line about simulated nodes that hold images of several domains; empty where each holds one."""
-    allocation = config.allocation
-    if not allocation.mixing:
-        return ""
-    homes, shares = holdings.dealt(config, num_nodes), []
-    for node, home in enumerate(homes):
-        held = {domain: len(index) for domain, index in holdings.mixed_parts(config, num_nodes, node)[0].items()}
-        shares.append(100 * held.get(home, 0) / sum(held.values()))
-    least, most = round(min(shares)), round(max(shares))
-    share = f"{least if least == most else f'{least} to {most}'} % of a node's training images are of its home domain"
-    return _of_several(config, f"allocation.mixing={allocation.mixing:g}: {share}")
-
-
-def sites_line(config: RunConfig, nodes: Sequence[Node]) -> str:
-    """Return a line about real nodes that hold images of several domains; empty where there are none."""
-    several = [f"node {node.index} holds {', '.join(node.domains)}" for node in nodes if node.held_tests]
-    return _of_several(config, f"{some(several, MOST_NAMED, '; ')}: the first is its home domain") if several else ""
-
-
-def _of_several(config: RunConfig, held: str) -> str:
-    """Return a line about nodes of several domains, with what the method and the weights of nodes make of them."""
-    labels, rule = config.allocation.domain_labels, config.aggregation.weights
-    parts = [f"{held}, under which tables have it; the domain of an image is {labels} to it"]
-    parts += [f"{method.name}: {method.one_domain}" for method in methods_of(config) if method.one_domain]
-    if rule == "domain-aware":
-        parts.append(f"aggregation.weights={rule}: Q is the number of home domains; all images of a node count")
-    parts += [text for feature, _ in on_in(config) if feature.mixed and (text := feature.mixed(config))]
-    return "; ".join(parts)
-
-
-def public_line(config: RunConfig, nodes: Sequence[Node]) -> str:
-    """Return a line that describes the public set, which all nodes share; empty if there is none."""
-    cfg = config.dataset
-    if cfg.public is None:
-        return ""
-    what = f"the domain {cfg.public_domain}" if cfg.public_domain else f"{100 * cfg.public_share:g} % of each domain"
-    if not setup.uses_public(config):
-        return f"public set, {what}: no node holds it; the method {config.method['name']!r} does not use it"
-    first = nodes[0]
-    return (
-        f"public set, {what}: {plural(first.num_public, 'image')}, the same on all nodes (sha256 {first.public[:12]})"
     )
 
 
@@ -317,35 +256,15 @@ def idle_terms_line(config: RunConfig, model: SplitModel) -> str:
         config: The run.
         model: Its model, with what is frozen.
     """
-    methods = methods_of(config)
     params = config.params()
-    idle = [term for m in methods for term in m.of_features if _is_on(params, str(m.switches.get(term, "")))]
+    idle = [term for m in methods_of(config) for term in m.of_features if _is_on(params, str(m.switches.get(term, "")))]
     # Modules have terms of their own, and may change the way to the features.
     if not idle or not model.frozen or config.modules or _learns(model.encoder):
         return ""
-    line = (
-        f"model.freeze={config.model.freeze} without model.projection: features never change, so these terms of "
-        f"{config.method['name']} have no gradient and change nothing: {', '.join(idle)}"
-    )
-    if not any({*m.terms, *m.other_terms} - {*m.of_features} for m in methods):
-        line += "; that leaves cross-entropy, FedAvg's only term"
-    return f"{line}; model.projection=256 puts a trainable layer there"
-
-
-def second_view_line(config: RunConfig) -> str:
-    """Return a line about a second view of each image that nothing reads; an empty text if something may read it.
-
-    A method of ours that reads it has ``images.views: 2`` in its file. Code of others may read it without that.
-    """
-    method = config.declared
-    origins = [registry.METHODS.origin(method.name)]
-    origins += [registry.MODULES.origin(str(entry["name"])) for entry in config.modules]
-    reads = method.defaults.get("images", {}).get("views") == 2 or any(origin != OURS for origin in origins)
-    if config.images.views == 1 or reads:
-        return ""
     return (
-        f"images.views=2: the method {method.name!r} reads one view of an image; the second takes time and changes "
-        "nothing; images.views=1 leaves it out"
+        f"model.freeze={config.model.freeze} without model.projection: features never change, so these terms of "
+        f"{config.method['name']} have no gradient and change nothing: {', '.join(idle)}; model.projection=256 puts a "
+        "trainable layer there"
     )
 
 

@@ -7,11 +7,11 @@
     checkpoint/averaged-00007.safetensors   arrays that training continues with, where the kept
                                             model has others
     checkpoint/NAME-00007.json              of a round that ``model_selection`` keeps (``sections``); not part of it
-    checkpoint/round-00007.json             written last: sizes and hashes of all files, the nodes, what they keep, the
+    checkpoint/round-00007.json             written last: hashes of all files, the nodes, what they keep, the
                                             configuration that the round was trained with, and its hash
     checkpoint/nodes/                       what simulated nodes keep to themselves (``node.state_store``)
 
-A checkpoint counts if its JSON file is there and all sizes and hashes agree.
+A checkpoint counts if its JSON file is there and all hashes agree.
 """
 
 import contextlib
@@ -29,13 +29,11 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.atomic_io import Lock
 from fedshift_core.kept_rounds import FOLDER as FOLDER
 from fedshift_core.kept_rounds import kept_rounds
-from fedshift_core.plural import plural
 from fedshift_strategies.federation.nodes import Node
 
 if TYPE_CHECKING:  # it imports Flower, which `fedshift compare` does without
     from fedshift_strategies.federation.context import RoundResult
 
-FORMAT = 2  # of the JSON file
 NODES_FOLDER = "nodes"
 NEEDED = ("weights", "knowledge")
 KINDS = (*NEEDED, "state", "moments", "averaged")  # of arrays
@@ -143,12 +141,10 @@ def save(folder: Path, checkpoint: Checkpoint, also_kept: Collection[int] = ()) 
         atomic_io.write_durably(folder / name, data, named=False)
         files[kind] = {
             "file": name,
-            "bytes": len(data),
             "sha256": hashlib.sha256(data).hexdigest(),
             "names": list(arrays),
         }
     content = {
-        "format": FORMAT,
         "round": number,
         "seconds": checkpoint.seconds,
         "writing": checkpoint.writing,
@@ -156,7 +152,8 @@ def save(folder: Path, checkpoint: Checkpoint, also_kept: Collection[int] = ()) 
         "memory": {str(index): kept for index, kept in sorted(checkpoint.memory.items())},
         "config": {"sha256": _digest(checkpoint.config), "values": checkpoint.config},
         "changed": list(checkpoint.changed),
-        "nodes": [_fields(node) for node in checkpoint.nodes],
+        # asdict copies, which takes a while for a thousand
+        "nodes": [{name: getattr(node, name) for name in _NODE_FIELDS} for node in checkpoint.nodes],
     }
     atomic_io.write_atomically(json_file(folder, number), json.dumps(content) + "\n")
     saved = rounds(folder)  # not each round has a checkpoint (``checkpoint_seconds``)
@@ -204,8 +201,6 @@ def load(folder: Path, server_round: int) -> Checkpoint:
     path = json_file(folder, server_round)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
-            raise Damaged(f"{path}: format {content['format']!r}, expected {FORMAT}")
         files = {kind: {} for kind in NEEDED} | content["files"]
         return Checkpoint(
             server_round=int(content["round"]),
@@ -223,9 +218,9 @@ def load(folder: Path, server_round: int) -> Checkpoint:
         raise Damaged(f"{path}: {type(error).__name__}: {error}") from None
 
 
-def last_config(folder: Path, server_round: int = 0) -> Mapping[str, Any]:
-    """Return the configuration that a round was trained with, for 0 the last one; empty where none is recorded."""
-    for number in [server_round] if server_round else rounds(folder):
+def last_config(folder: Path) -> Mapping[str, Any]:
+    """Return the configuration that the last round was trained with; empty where none is recorded."""
+    for number in rounds(folder):
         with contextlib.suppress(Damaged, OSError, ValueError, LookupError, TypeError, AttributeError):
             path = json_file(folder, number)
             return _config(path, json.loads(path.read_text(encoding="utf-8")))
@@ -268,19 +263,11 @@ def _remove(folder: Path, numbers: list[int]) -> None:
 def _arrays(folder: Path, entry: dict[str, Any]) -> Arrays:
     """Return the arrays of a file, in their original order."""
     path = folder / str(entry["file"])
-    if not path.is_file():
-        raise Damaged(f"{path} is missing")
     data = path.read_bytes()
-    if len(data) != entry["bytes"]:
-        raise Damaged(f"{path} has {plural(len(data), 'byte')}, written were {entry['bytes']}")
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise Damaged(f"{path} is not what was written: its hash differs")
     arrays = atomic_io.unpack(data)
     return {str(name): arrays[name] for name in entry["names"]}
-
-
-def _fields(node: Node) -> dict[str, Any]:
-    return {name: getattr(node, name) for name in _NODE_FIELDS}  # asdict copies, which takes a while for a thousand
 
 
 def _node(values: dict[str, Any]) -> Node:

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, NonNegativeInt
 
 from fedshift_app.run.files import CONFIG_FILE, checked
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import LARGEST_COUNT, MOST_ROUNDS
+from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.params import Arithmetic
 from fedshift_core.yaml_files import read_yaml
 
@@ -16,8 +16,8 @@ from fedshift_core.yaml_files import read_yaml
 class _Resumed(BaseModel, extra="allow"):
     """One time that the run was continued."""
 
-    after_round: int = Field(ge=0, le=MOST_ROUNDS)
-    repeats: int = Field(0, ge=0, le=MOST_ROUNDS)
+    after_round: NonNegativeInt
+    repeats: NonNegativeInt = 0
 
 
 class _ConfigFile(BaseModel, extra="allow"):
@@ -26,7 +26,7 @@ class _ConfigFile(BaseModel, extra="allow"):
     resolved: dict[str, Any]
     engine: str = ""
     nodes: int = Field(0, ge=0, le=LARGEST_COUNT)
-    run_id: str = Field("", max_length=100)
+    run_id: str = ""
     versions: dict[str, str | None] = {}
     git: str | None = None
     arithmetic: Literal[Arithmetic, "hardware", None] = None

@@ -172,7 +172,7 @@ def duration(seconds: float) -> str:
     return f"{days} d {since_midnight}" if days else since_midnight
 
 
-def describe(config: RunConfig, engine: str, nodes: list[Node], features: Features | None = None) -> str:
+def describe(config: RunConfig, engine: str, nodes: list[Node], features: Features) -> str:
     """Return a few lines that say what is about to run, which node holds which domain, and what features do."""
     held = {domain: [node for node in nodes if domain in node.domains] for domain in config.dataset.domains}
     epochs = plural(config.train.epochs, "local epoch")
@@ -190,7 +190,7 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], features: Featur
             f"  before the last {plural(config.evaluate.last, 'round')} scores are those on "
             f"{100 * config.evaluate.fraction:g} % of the test images, in whole batches"
         )
-    return "\n".join([*lines, *(f"  {line}" for line in (features.describe(nodes) if features is not None else ()))])
+    return "\n".join([*lines, *(f"  {line}" for line in features.describe(nodes))])
 
 
 def _held_by(nodes: list[Node]) -> str:

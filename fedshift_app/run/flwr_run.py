@@ -36,14 +36,9 @@ def look(config: RunConfig, grid: Grid, nodes_before: int | None) -> str:
     Raises:
         ConfigError: With the option to give, if the experiment needs another number or no node would hold a domain.
     """
-    fixed, domains = nodes_before or config.allocation.num_nodes(), _domains(config)
-    usual, least = fixed or usual_nodes(config), fixed or max(2, len(domains))  # which covers each training domain
-    if nodes_before:
-        reason = "as many as the run had before"
-    else:
-        dealt = config.allocation.deal(config.dataset.domains, usual, config.seed)
-        reason = ", ".join(f"{domain} {dealt.count(domain)}" for domain in domains)
-        reason += "" if fixed else "; one for each is enough"
+    fixed = nodes_before or config.allocation.num_nodes()
+    usual, least = fixed or usual_nodes(config), fixed or max(2, len(_domains(config)))
+    reason = "as many as the run had before" if nodes_before else f"at least {least}"
     present = _present(grid, least)
     wants = f"{config.experiment} wants {plural(usual, 'node')} ({reason})"
     if present < least or (fixed and present != fixed):

@@ -17,7 +17,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import shutil
 import time
 import uuid
@@ -49,8 +48,6 @@ from fedshift_core.yaml_files import as_yaml, read_yaml
 from fedshift_strategies.federation.context import SINGLE, RoundResult, fully_scored
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import decode
-
-_NUMBERS = re.compile(r"\[\n(?:[-+.\deE\s,]|null)*\]")
 
 
 class RunFolder:
@@ -162,12 +159,11 @@ class RunFolder:
         self.resumed_after = (*past.resumed_after, past.completed)
         content = read_yaml(self.path / CONFIG_FILE)
         resolved = content["resolved"]
-        trained = past.checkpoint.config if past.checkpoint is not None and past.checkpoint.config else content
+        trained = content if past.checkpoint is None else past.checkpoint.config
         if (rounds_before := trained["resolved"]["rounds"]) != self.config.rounds:
             resumed |= {"rounds_before": rounds_before}
         resolved["rounds"] = self.config.rounds
-        if self.config.keep_rounds or "keep_rounds" in resolved:
-            resolved["keep_rounds"] = list(self.config.keep_rounds)  # or the next resume would remove what this keeps
+        resolved["keep_rounds"] = list(self.config.keep_rounds)  # or the next resume would remove what this keeps
         if self.changed:
             before = resolved["train"].get("arithmetic", "")
             content["resolved"] = resolved = self.config.model_dump(mode="json")
@@ -260,16 +256,16 @@ class RunFolder:
         number, classes = result.server_round, self.config.dataset.known().classes
         for feature, shown in of_features(History(self.config, (result,), nodes, classes=classes)):
             if shown.section is not None:
-                self._sections[feature.file] = finite(shown.section)
+                self._sections[feature.file] = shown.section
                 for file in sections.files(self.path, feature.file, number)[: 1 + (number in self.chosen)]:
-                    write_atomically(file, as_text(self._sections[feature.file]))
+                    write_json(file, shown.section)
 
     def end(self) -> str:
         """Write the files that features have of the whole run; return their texts for the log."""
         known = list(of_features(History(self.config, self.history, writing=self.writing)))
         for feature, shown in known:
             if shown.file:
-                write_atomically(self.path / f"{feature.file}.json", json.dumps(shown.file, indent=2) + "\n")
+                write_json(self.path / f"{feature.file}.json", shown.file)
         return "\n".join(shown.log for _, shown in known if shown.log)
 
     def finish(self, nodes: Sequence[Node]) -> dict[str, Any]:
@@ -295,7 +291,7 @@ class RunFolder:
         chosen = results.get("chosen_round")
         # Of the model that the run keeps.
         results |= sections.kept(self.path, chosen["round"], config) if chosen else self._sections
-        write_atomically(self.path / RESULTS_FILE, as_text(finite(results)))
+        write_json(self.path / RESULTS_FILE, results)
         self.lost = Losses.of(results).text()
         return results
 
@@ -310,10 +306,13 @@ def _summary_of(node: Node) -> dict[str, Any]:
     } | ({"domains": node.domains} if node.held_tests else {})
 
 
-def as_text(content: Mapping[str, Any]) -> str:
-    """Return indented JSON in which a list of numbers, such as a row of a matrix, is one line."""
-    text = json.dumps(content, indent=2)  # line ends in texts are escaped, so the pattern matches lists only
-    return _NUMBERS.sub(lambda match: " ".join(match[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Write indented JSON, in which None stands for numbers that it cannot hold.
+
+    Raises:
+        DiskError: If it cannot be written.
+    """
+    write_atomically(file, json.dumps(finite(content), indent=2) + "\n")
 
 
 def weights_hash(arrays: Arrays) -> str:

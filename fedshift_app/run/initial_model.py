@@ -10,15 +10,12 @@ from torch import Tensor
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_clients.models import packages, weights
-from fedshift_clients.models.catalog import NETWORKS
 from fedshift_clients.models.libraries import LibraryEncoder
 from fedshift_clients.models.networks import SplitModel
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import largest, shown
 from fedshift_core.plural import plural
-
-LARGE = 64  # pixels; a network for small images is slow above this
 
 
 @dataclass(frozen=True)
@@ -29,15 +26,15 @@ class InitialModel:
         model: The model with its initial weights.
         from_file: State-dict names whose values come from a file.
         knowledge: What a run without rounds classifies by in addition to the weights, from the same file.
-        messages: Lines to show about it.
-        warnings: Lines to warn with.
+        message: Line to show about it.
+        warning: Line to warn with.
     """
 
     model: SplitModel
     from_file: frozenset[str] = frozenset()
     knowledge: Arrays = field(default_factory=dict)
-    messages: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    message: str = ""
+    warning: str = ""
 
 
 def plain(config: RunConfig) -> InitialModel:
@@ -78,26 +75,12 @@ def begin(config: RunConfig) -> tuple[RunConfig, InitialModel]:
         f"initial weights: {shown(source)} (SHA-256 {sha256[:12]}...), {plural(len(fitted.values), 'array')} taken"
     )
     left_out = f"; left out: {'; '.join(fitted.left_out)}" if fitted.left_out else ""
-    follows, mismatch = _normalisation(config, source, packaged)
     return config, replace(
         initial,
         from_file=frozenset(fitted.values),
         knowledge=knowledge,
-        messages=tuple(filter(None, (message + left_out, follows))),
-        warnings=tuple(filter(None, (mismatch,))),
-    )
-
-
-def slow(config: RunConfig) -> str:
-    """Return a warning if a network for small images gets large ones; otherwise an empty text."""
-    size = config.dataset.pixels
-    names = dict.fromkeys((config.model.name, *config.model.per_node))
-    work, name = max((NETWORKS[name].work, name) for name in names)
-    if not work or size <= LARGE:
-        return ""
-    return (
-        f"model.name={name} is made for images of up to {LARGE}x{LARGE} pixels, found {size}x{size}; an image takes "
-        f"{work} times the work of torchvision:resnet18, as the first layers keep its size"
+        message=message + left_out,
+        warning=_normalisation(config, source, packaged),
     )
 
 
@@ -116,23 +99,18 @@ def _taken_out(tensors: dict[str, Tensor], config: RunConfig) -> Arrays:
     return arrays
 
 
-def _normalisation(config: RunConfig, source: str, packaged: packages.PackagedWeights | None) -> tuple[str, str]:
-    """Return a line if images are normalised as a package's weights were trained, and a warning on a mismatch.
-
-    Either is empty. Nothing is known of a plain file; of fetched weights the library knows it, and a match is no news.
-    """
+def _normalisation(config: RunConfig, source: str, packaged: packages.PackagedWeights | None) -> str:
+    """Return a warning if images are not normalised as the weights were trained; nothing is known of a plain file."""
     images = config.images
     if packaged is not None:
         own: tuple[tuple[float, ...], tuple[float, ...]] | None = (packaged.mean, packaged.std)
     else:
         name = config.model.name
         own = _library(name).normalisation(name.partition(":")[2]) if config.model.download else None
-    if own is None:
-        return "", ""
-    mean, std = (list(values) for values in own)
-    if (images.mean, images.std) == own:
-        return f"images.mean={mean} and images.std={std} are those of the weights" if packaged is not None else "", ""
-    return "", (
+    if own is None or (images.mean, images.std) == own:
+        return ""
+    mean, std = map(list, own)
+    return (
         f"images.mean={list(images.mean)} and images.std={list(images.std)}, but {shown(source)} was trained with "
         f"images.mean={mean} images.std={std}"
     )

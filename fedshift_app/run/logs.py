@@ -4,10 +4,10 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedshift_app.node.chained_log import stamp
 from fedshift_core.limits import plain
 
 LOG_FILE = "log.jsonl"
@@ -16,11 +16,6 @@ FIELDS = ("event", "round", "node", "domain")  # passed with `extra=`
 MOST_MESSAGE = 2000  # characters; escapes may double the length of the line
 
 log = logging.getLogger("fedshift")
-
-
-def utc(seconds: float) -> str:
-    """Return seconds since the epoch as ISO 8601 in UTC, with milliseconds."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def cleaned(text: str, most: int = MOST_MESSAGE) -> str:
@@ -38,7 +33,7 @@ class JsonLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         line: dict[str, Any] = {
-            "time": utc(record.created),
+            "time": stamp(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": cleaned(record.getMessage()),

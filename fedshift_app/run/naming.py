@@ -10,8 +10,6 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.paths import user_path
 
-MOST_OF_A_SECOND = 1000  # runs with the same experiment, method and seed
-
 
 def check_place(output_dir: Path) -> None:
     """Refuse a folder in which no run folder can be made, before any work; it need not exist yet.
@@ -64,13 +62,14 @@ def make_folder(output_dir: Path, name: str, config: RunConfig, method: str) -> 
     """
     base = user_path(output_dir, "output-dir")
     stem = name or f"{config.experiment}-{method}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    for attempt in range(1 if name else MOST_OF_A_SECOND):
+    attempt = 0
+    while True:
         path = base / (f"{stem}-{attempt}" if attempt else stem)
         try:
             path.mkdir(parents=True)
             return path
         except FileExistsError:
             check_free(output_dir, name)
+            attempt += 1
         except OSError as error:
             raise ConfigError(f"output-dir: cannot write to {base}: {error.strerror}") from None
-    raise ConfigError(f"output-dir: {base} holds too many runs of the same second")

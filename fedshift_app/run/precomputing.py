@@ -155,7 +155,7 @@ def _sets(config: RunConfig, num_nodes: int) -> Iterator[tuple[ImageSet, int]]:
         if place == 0 or config.shift.label_mix == "own":
             for scored in config.dataset.domains:
                 yield node_data.test_images(config, where, scored), PLAIN
-        if place == 0 and setup.uses_public(config):
+        if place == 0 and config.declared.client_class().uses_public:
             yield node_data.public_set(config, where).images, PLAIN
 
 

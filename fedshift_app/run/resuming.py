@@ -61,11 +61,7 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     if (server_round := whole(given, 0, MOST_ROUNDS)) is None:
         raise ConfigError(f"round: expected a whole number from 0 to {MOST_ROUNDS}, found {as_found(given)}")
     if not folder_name:
-        if server_round:
-            raise ConfigError(f"round: {server_round} needs resume=FOLDER; the number of a run's rounds is rounds=N")
-        if allowed:
-            raise ConfigError(f"{ALLOW_CHANGED}: needs resume=FOLDER; a new run has the settings that it is given")
-        return configuration.resolve(keys), None
+        return configuration.resolve(flat), None  # which refuses the other two
     path = user_path(folder_name, "resume")
     recorded = read_config(path)
     config = configuration.resolve(keys | {"experiment": keys.get("experiment") or str(path / CONFIG_FILE)})

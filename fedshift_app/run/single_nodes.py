@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fedshift_core import atomic_io, private_files
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FedShiftError
 
 FOLDER = "nodes"
 
@@ -29,13 +28,10 @@ def read(run: Path, index: int) -> Arrays:
     """Return the arrays of a node; nothing where none are kept.
 
     Raises:
-        FedShiftError: If they cannot be read.
+        StorageError: If they cannot be read.
     """
     path = _file(run, index)
-    try:
-        return atomic_io.unpack(path.read_bytes()) if path.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise FedShiftError(f"{path}: cannot be read: {error}") from None
+    return atomic_io.read_arrays(path) if path.is_file() else {}
 
 
 def _file(run: Path, index: int) -> Path:

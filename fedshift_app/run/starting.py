@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import one_time_payload, setup
+from fedshift_app.node import one_time_payload
 from fedshift_app.run import (
     build,
     checkpoints,
@@ -53,12 +53,12 @@ def ready(grid: Grid, config: RunConfig, past: Past | None, engine: str, observe
         beginning = initial_model.plain(config)
     initial, federation = build.prepare(config, engine, beginning, start)
     federation = replace(federation, repeated=0 if past is None else past.repeated)
-    idle = build.idle_terms_line(config, beginning.model), build.second_view_line(config)
-    for warning in filter(None, (initial_model.slow(config), *beginning.warnings, *idle)):
+    idle = build.idle_terms_line(config, beginning.model)
+    for warning in filter(None, (beginning.warning, idle)):
         console.log.warning("%s", warning)
     strategy = build.strategy_of(config, federation, observer)
     strategy.gather(grid)
-    settled, computed = precision.settle(config, strategy.roster.fastest, past, here=engine != setup.DEPLOYMENT)
+    settled, computed = precision.settle(config, strategy.roster.fastest, past)
     strategy.settle(settled.model_dump_json())
     nodes = strategy.roster.nodes
     model_selection.check_nodes(config, nodes)
@@ -68,5 +68,5 @@ def ready(grid: Grid, config: RunConfig, past: Past | None, engine: str, observe
         if checkpoint is not None:
             initial = build.restored(strategy, initial, checkpoint)
             strategy.last_nodes = tuple(past.history[-1].nodes) if past.history else ()
-    lines = (computed, *beginning.messages, build.frozen_line(config, federation, initial))
+    lines = (computed, beginning.message, build.frozen_line(config, federation, initial))
     return Ready(config, settled, beginning, initial, strategy, lines)

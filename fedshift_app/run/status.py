@@ -13,11 +13,11 @@ from pydantic import BaseModel
 
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.node.chained_log import stamp
 from fedshift_app.run import checkpoints, console, exit_codes
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, Changed, changed_text, checked, read_json
 from fedshift_app.run.files import results as results_of
 from fedshift_app.run.folder import RunFolder
-from fedshift_app.run.logs import utc
 from fedshift_core import atomic_io
 from fedshift_core.accuracies import average, percent
 from fedshift_core.errors import ConfigError
@@ -121,7 +121,7 @@ class StatusFile(Listener):
         self._silent: dict[int, str] = {}  # by node id, the time of its last sign
         fields: dict[str, Any] = {
             "state": TRAINING,
-            "since": utc(time.time()),
+            "since": stamp(time.time()),
             "experiment": config.experiment,
             "method": registry.label(config.method["name"]),
             "engine": folder.engine,
@@ -160,7 +160,7 @@ class StatusFile(Listener):
 
     def silent(self, since: Mapping[int, float]) -> None:
         """Record the nodes that do not answer; the next change writes them."""
-        self._silent = {node_id: utc(seconds) for node_id, seconds in since.items()}
+        self._silent = {node_id: stamp(seconds) for node_id, seconds in since.items()}
 
     def left_out(self, server_round: int, node: Node, reason: str) -> None:
         """Record that a node's answer in a round is not used."""
@@ -197,7 +197,7 @@ class StatusFile(Listener):
     def _change(self, state: str, server_round: int) -> None:
         status = self._status
         if (state, server_round) != (status.state, status.round):
-            status.state, status.round, status.since = state, server_round, utc(time.time())
+            status.state, status.round, status.since = state, server_round, stamp(time.time())
         self._save()
 
     def _save(self, *, soon: bool = False) -> None:
@@ -206,9 +206,8 @@ class StatusFile(Listener):
             return
         self._saved = now
         self._update()
-        unused = _READ | ({"nodes_in_all"} if self._status.nodes_in_all is None else set())
         try:
-            atomic_io.write_atomically(path, self._status.model_dump_json(exclude=unused) + "\n")
+            atomic_io.write_atomically(path, self._status.model_dump_json(exclude=_READ) + "\n")
         except OSError as error:
             if not self._failed:
                 line, fields = "cannot write %s, the run continues without it: %s", {"event": "status_failed"}
@@ -218,13 +217,16 @@ class StatusFile(Listener):
     def _update(self) -> None:
         """Bring the numbers and the nodes up to date."""
         status, folder, nodes = self._status, self._folder, self._nodes
-        status.updated, status.seconds = utc(time.time()), round(folder.seconds, 1)
+        status.updated, status.seconds = stamp(time.time()), round(folder.seconds, 1)
         status.full_rounds = self._full_rounds
         status.asked, status.answered = len(self._asked), sum(self._asked.values())
         if scored := next((result for result in reversed(folder.history) if result.accuracy), None):
-            number, accuracy, share = scored.server_round, scored.accuracy, scored.evaluated_share
-            last = Scored(round=number, accuracy=accuracy, avg=average(accuracy), evaluated_share=share)
-            status.last_scored = last
+            status.last_scored = Scored(
+                round=scored.server_round,
+                accuracy=scored.accuracy,
+                avg=average(scored.accuracy),
+                evaluated_share=scored.evaluated_share,
+            )
         known = {node.node_id for node in nodes} if self._silent else ()
         status.unknown = [
             Unknown(node_id=str(node_id), since=since)

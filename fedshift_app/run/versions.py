@@ -39,7 +39,6 @@ def own_commit() -> str:
     return commit(APP)
 
 
-@functools.cache  # of 20 ms a run
 def _packages() -> dict[str, str]:
     found = {}
     for name in VERSIONS_OF:

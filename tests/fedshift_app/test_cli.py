@@ -161,8 +161,8 @@ def test_arguments_are_divided() -> None:
     assert [flat[key] for key in ("experiment", "method", "rounds", "seed")] == ["handwritten", "i2pfl", 3, 0]
     # What was written last counts: dotted arguments come after set=.
     assert flat["set"] == "train.lr=1 method.tau=0.1 'allocation.counts={scan: 2, sketch: 1}'"
-    flat, _ = parse_arguments(["handwritten", "method=fedseproto", "model-per-node=[cnn3,cnn2]"])
-    assert flat["set"] == "'model-per-node=[cnn3,cnn2]'"  # which needs no dot
+    flat, _ = parse_arguments(["handwritten", "method=fedseproto", "model.per_node=[cnn3,cnn2]"])
+    assert flat["set"] == "'model.per_node=[cnn3,cnn2]'"
 
 
 def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

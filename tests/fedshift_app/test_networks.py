@@ -282,7 +282,7 @@ def test_what_a_node_may_not_name() -> None:
         own_name(config(), model="big")
     alike = config("model.name=cnn3 train.epochs=2")
     with pytest.raises(
-        ConfigError, match=r"model='cnn2', but this run has one network for all, 'cnn3'.*model-per-node"
+        ConfigError, match=r"model='cnn2', but this run has one network for all, 'cnn3'.*model.per_node"
     ):
         own_name(alike, model="cnn2")
     assert own_name(alike, model="cnn3") == "cnn3"

@@ -23,8 +23,6 @@ class Network:
             torch.
         size: The only size of images that it takes, in pixels; None for any.
         batchnorm: It has BatchNorm.
-        work: Of a network for small images, how many multiplications an image takes, in those that
-            torchvision:resnet18 takes for the same; 0 of any other.
     """
 
     name: str
@@ -32,7 +30,6 @@ class Network:
     build: str | Callable[[int, int], Any]
     size: int | None = None
     batchnorm: bool = True
-    work: int = 0
 
 
 @dataclass(frozen=True)
@@ -159,12 +156,8 @@ NETWORKS = Networks(
             Network("cnn_bn", "the same with BatchNorm", f"{_CNN}:cnn_bn", 32),
             Network("cnn2", "two convolutions, of FedSeProto, 512 features", f"{_CNN}:cnn2", 32, batchnorm=False),
             Network("cnn3", "three convolutions, of FedSeProto, 512 features", f"{_CNN}:cnn3", 32, batchnorm=False),
-            Network(
-                "resnet10", "ResNet-10, small-image form, 512 features", f"{_RESNET}:resnet10", work=7
-            ),
-            Network(
-                "resnet18", "ResNet-18, small-image form, 512 features", f"{_RESNET}:resnet18", work=15
-            ),
+            Network("resnet10", "ResNet-10, small-image form, 512 features", f"{_RESNET}:resnet10"),
+            Network("resnet18", "ResNet-18, small-image form, 512 features", f"{_RESNET}:resnet18"),
         )
     },
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """Weights of the domains with the largest loss (``aggregation.weights=afl``)."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -14,21 +14,12 @@ class Options(FeatureOptions):
     """Keys of ``aggregation.weights=afl``."""
 
     section = "aggregation"
-    afl_step: Annotated[float, For("weights", "afl")] = Field(
-        0.1, ge=0, le=100, description="Step eta of afl: how far the weight of a group moves with its loss; 0: stays."
-    )
-    afl_update: Annotated[Literal["exponential", "projected"], For("weights", "afl")] = Field(
-        "exponential", description="Step of afl: exponential (GroupDRO), or projected on the simplex (AFL)."
-    )
-    afl_groups: Annotated[Literal["domain", "node"], For("weights", "afl")] = Field(
-        "domain", description="Groups of afl: domains, or single nodes."
-    )
-
-
-def _mixed(config: Any) -> str:
-    if Options.read(config).afl_groups != "domain":
-        return ""
-    return "aggregation.weights=afl: a node's loss, over all its images, counts for its home domain"
+    afl_step: Annotated[float, For("weights", "afl")] = Field(0.1, ge=0, le=100)
+    """Step eta of afl: how far the weight of a group moves with its loss; 0: stays."""
+    afl_update: Annotated[Literal["exponential", "projected"], For("weights", "afl")] = "exponential"
+    """Step of afl: exponential (GroupDRO), or projected on the simplex (AFL)."""
+    afl_groups: Annotated[Literal["domain", "node"], For("weights", "afl")] = "domain"
+    """Groups of afl: domains, or single nodes."""
 
 
 FEATURE = Feature(
@@ -39,7 +30,6 @@ FEATURE = Feature(
     "fedshift_app.features.afl.node:ReceivedLossOnNode",
     place=110,
     options=Options,
-    mixed=_mixed,
     train=(Key(wire.ASK_LOSS, "bool", "score the weights as they come on the node's training images"),),
     train_reply=(Key(wire.RECEIVED_LOSS, "float", "mean loss of the weights as they came"),),
     word=SUM,

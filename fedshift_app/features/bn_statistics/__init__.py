@@ -35,23 +35,16 @@ class Options(FeatureOptions):
     #: Each further one costs as much as scoring once more; re-estimated and own ones also cost each node a pass over
     #: ``bn_images`` training images. They change the score alone. Statistics that stand still in training (FixBN, Zhong
     #: et al., arXiv 2303.06530) are not here.
-    bn: tuple[BnStatistics, ...] = Field(
-        ("averaged",),
-        min_length=1,
-        description="BatchNorm statistics of the scored models: averaged, re-estimated on all nodes (retaken), each "
-        "node's own, or of each test batch; the first is the run's accuracy.",
-    )
-    bn_images: int = Field(
-        1000,
-        ge=2,
-        le=1_000_000,
-        description="Largest number of training images of a node behind re-estimated statistics.",
-    )
-    bn_order: Annotated[Literal["shuffled", "listed"], Former("listed", _takes_statistics)] = Field(
-        "shuffled",
-        description="Order of these images, of which each batch is normalised by itself: shuffled, or listed as the"
-        " data set has them, which may be class by class.",
-    )
+    bn: tuple[BnStatistics, ...] = Field(("averaged",), min_length=1)
+    """BatchNorm statistics of the scored models: averaged, re-estimated on all nodes (retaken), each node's own, or of
+    each test batch; the first is the run's accuracy.
+    """
+    bn_images: int = Field(1000, ge=2, le=1_000_000)
+    """Largest number of training images of a node behind re-estimated statistics."""
+    bn_order: Annotated[Literal["shuffled", "listed"], Former("listed", _takes_statistics)] = "shuffled"
+    """Order of these images, of which each batch is normalised by itself: shuffled, or listed as the data set has them,
+    which may be class by class.
+    """
 
     @field_validator("bn")
     @classmethod

@@ -15,7 +15,6 @@ from fedshift_core.limits import Refused, check_numbers
 from fedshift_core.moments import POWERS, plain, power_of
 from fedshift_core.wire.names import (
     AVERAGED,
-    BATCH,
     BN_IMAGES,
     BN_MEAN,
     BN_SCORE,
@@ -134,7 +133,7 @@ class BatchNormStatistics(ServerFeature):
         return statistics_of(self.run)
 
     def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
-        """Return the statistics of ``evaluate.bn``, with what decides their numbers.
+        """Return the statistics of ``evaluate.bn``.
 
         Raises:
             FederationError: If accuracies need own statistics of a domain that no simulated node holds.
@@ -143,16 +142,9 @@ class BatchNormStatistics(ServerFeature):
         reason = config.evaluate.without_nodes([domain for domain in self.run.domains if domain not in held])
         if reason and self.run.engine.is_simulation:  # a real node may come later
             raise FederationError(reason)
-        most, batch = config.evaluate.bn_images, config.images.eval_batch
-        more = {
-            RETAKEN: f" (at most {most} images a node)",
-            OWN: f" (at most {most})",
-            BATCH: f" (of {batch} test images)",
-        }
-        line = ", ".join(name + more.get(name, "") for name in self.bn_names)
         lacking = [name for name in config.evaluate.bn if name not in self.bn_names]
-        line += "".join(f"; not {name}: with this method no statistics of BatchNorm travel" for name in lacking)
-        yield f"scored with BatchNorm's statistics {line}"
+        line = "".join(f"; not {name}: with this method no statistics of BatchNorm travel" for name in lacking)
+        yield f"scored with BatchNorm's statistics {', '.join(self.bn_names)}{line}"
 
     def on_scores(self, scoring: Scoring) -> Steps:
         """Have test images scored with all of them, and statistics re-estimated for it where the run has these."""

@@ -3,17 +3,14 @@
 They are sums of what nodes have said of themselves before round 1.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.limits import some
 from fedshift_core.wire.names import CLASS_TOTALS
 from fedshift_strategies.features.base import Asked, Node, Scoring, ServerFeature, Steps, Training
 from fedshift_strategies.federation import announced
-
-MOST_NAMED = 10  # classes of which the log shows numbers
 
 
 def totals(nodes: Sequence[Node], factor: float) -> NDArray[np.float64]:
@@ -34,12 +31,6 @@ class ClassBalance(ServerFeature):
     """Sends nodes the numbers of images of all nodes, where the run asks for it."""
 
     _sent: list[float] | None = None
-
-    def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
-        """Return which numbers nodes are sent."""
-        if self.run.config.train.asks_federation:
-            each = [f"{number:g}" for number in self._totals(nodes)]
-            yield f"classes are weighed by the images of all nodes, which all are sent: {some(each, MOST_NAMED)}"
 
     def on_round(self, training: Training) -> Steps:
         """Send the numbers."""

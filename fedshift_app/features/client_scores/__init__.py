@@ -2,8 +2,6 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from fedshift_core.disclosure import SUM
 from fedshift_core.features import Case, Feature, FeatureOptions, Key
 from fedshift_core.params import OFF_IS_A_WORD
@@ -16,9 +14,8 @@ class Options(FeatureOptions):
 
     section = "evaluate"
     #: FedCode, section 7: LTA, ATA, GATA, GASA, CPRR.
-    client_models: Annotated[Literal["off", "last", "every"], OFF_IS_A_WORD] = Field(
-        "off", description="Rounds in which nodes score their models right after local training: off, last, or every."
-    )
+    client_models: Annotated[Literal["off", "last", "every"], OFF_IS_A_WORD] = "off"
+    """Rounds in which nodes score their models right after local training: off, last, or every."""
 
     def scores_clients(self, server_round: int, rounds: int) -> bool:
         """Tell whether nodes score their own models in this round (from 1) of ``rounds``."""

@@ -12,12 +12,13 @@ Deviations: where only some clients train in a round, m runs over those, n over 
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_app.features.client_scores.show import KEY, apart
+from fedshift_app.features.client_scores.show import KEY
 from fedshift_core.limits import Refused
 from fedshift_core.wire.names import LOCAL_CORRECT, LOCAL_COUNT, LOCAL_DOMAINS, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT
 from fedshift_strategies.features.base import Asked, Known, Node, Range, ServerFeature, Steps, Training, Update
@@ -42,7 +43,8 @@ class ClientModels(ServerFeature):
             bounds=lambda node: self._bounds(node, seen),
             check=_check,
         )
-        nodes = apart(training.all_nodes, drawn=self.run.own_tests)
+        # With ``shift.label_mix=own`` none was scored on what was drawn for another.
+        nodes = [replace(node, shared_test=node.shared_test and not self.run.own_tests) for node in training.all_nodes]
         training.result.shown[KEY] = client_models(nodes, *self._read(training.updates, training.leave_out))
 
     def _domains(self, node: Node) -> list[str]:

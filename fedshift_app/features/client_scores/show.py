@@ -2,13 +2,11 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from fedshift_core.accuracies import mean, percent
 from fedshift_core.rounds import LAST_ROUNDS, last_rounds
 from fedshift_core.shown import History, Shown, Table
-from fedshift_strategies.federation.nodes import Node
 
 KEY = "client_models"
 
@@ -16,32 +14,24 @@ KEY = "client_models"
 def show(history: History) -> Shown:
     """Return the mean scores and their table."""
     lines = history.of_rounds(KEY)
-    scores = mean_client_models(lines, apart(history.nodes, drawn=history.drawn)) if lines else history.results.get(KEY)
+    scores = mean_client_models(lines) if lines else history.results.get(KEY)
     if not scores:
         return Shown()
     rows = [(f"all on {domain}", percent(value)) for domain, value in scores["by_domain"].items()]
     rows += [(f"ATA {domain}", percent(value)) for domain, value in scores["ata"].items()]
     rows += [(name.upper(), percent(scores[name])) for name in ("lta", "gata", "gasa", "cprr")]
     head = ("client models (%)", last_rounds(scores.get("averaged_rounds", LAST_ROUNDS)))
-    notes = (f"missing: {scores['why_missing']}",) if "why_missing" in scores else ()
-    return Shown({KEY: scores}, tables=(Table(head, tuple(rows), 4, notes),))
+    return Shown({KEY: scores}, tables=(Table(head, tuple(rows), 4),))
 
 
-def apart(nodes: Sequence[Node], *, drawn: bool) -> tuple[Node, ...]:
-    """Return nodes of which none was scored on what was drawn for another (``shift.label_mix=own``)."""
-    return tuple(replace(node, shared_test=node.shared_test and not drawn) for node in nodes)
-
-
-def mean_client_models(lines: Sequence[Mapping[str, Any]], nodes: Sequence[Node]) -> dict[str, Any]:
+def mean_client_models(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the mean scores over the last five of the rounds (at least one) for ``results.json``.
 
     CPRR is the ratio of the averages, as in the paper's tables. ``by_domain`` is the mean over clients (FedSeProto,
     Table 3: the heterogeneous setting); None where a client has no score, as real nodes score their own domains alone.
-    ``why_missing`` is present if a score is missing.
 
     Args:
         lines: The scores of each round, as its line has them.
-        nodes: All nodes of the run, as :func:`apart` returns them.
     """
     last = lines[-LAST_ROUNDS:]
     values_of: dict[str, dict[str, list[float]]] = {}
@@ -61,19 +51,4 @@ def mean_client_models(lines: Sequence[Mapping[str, Any]], nodes: Sequence[Node]
         "ata": {q: mean(line["ata"].get(q) for line in last) for q in last[-1]["ata"]},
     }  # fmt: skip
     gata, gasa = (mean(line[name] for line in last) for name in ("gata", "gasa"))
-    means |= {"gata": gata, "gasa": gasa, "cprr": 100 * gata / gasa if gata is not None and gasa else None}
-    if None in (means["lta"], gata, gasa, *means["ata"].values(), *means["by_domain"].values()):
-        means["why_missing"] = _why_missing(nodes)
-    return means
-
-
-def _why_missing(nodes: Sequence[Node]) -> str:
-    reasons = []
-    if not all(node.shared_test for node in nodes):
-        reasons.append("nodes have test images of their own only, so no model was scored on another node's")
-    untested = ", ".join(str(node) for node in nodes if not any(map(node.tests_of, node.domains)))
-    if untested:
-        reasons.append(f"without test images: {untested}")
-    if len({node.domain for node in nodes}) == 1:
-        reasons.append("all nodes hold one domain")
-    return "; ".join(reasons) or "no node of some domain trained and scored its model"
+    return means | {"gata": gata, "gasa": gasa, "cprr": 100 * gata / gasa if gata is not None and gasa else None}

@@ -1,7 +1,5 @@
 """Counts behind recall, precision, AUC and calibration (``evaluate.figures``)."""
 
-from pydantic import Field
-
 from fedshift_core.disclosure import CLASS
 from fedshift_core.features import Feature, FeatureOptions, Key
 from fedshift_core.wire import names as wire
@@ -12,11 +10,9 @@ class Options(FeatureOptions):
 
     section = "evaluate"
     #: docs/guide/figures.md; no number of the training or of the accuracy depends on it.
-    figures: bool = Field(
-        True,
-        description="Whether nodes send counts for recall, precision, F1, AUC and calibration error in rounds that "
-        "are scored in full.",
-    )
+    figures: bool = True
+    """Whether nodes send counts for recall, precision, F1, AUC and calibration error in rounds that are scored in full.
+    """
 
 
 FEATURE = Feature(

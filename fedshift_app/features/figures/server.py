@@ -98,7 +98,7 @@ class CountedFigures(ServerFeature):
             return
         self._one_class = self._one_class + 1 if name else None
         if self._one_class == EARLY and result.server_round < self.run.rounds:
-            log.warning("%s; %s", show.one_class_text({"class": name, "rounds": EARLY}), show.advice(self.run.config))
+            log.warning("%s", show.one_class_text({"class": name, "rounds": EARLY}))
 
     def _read(self, content: RecordDict, answers: Sequence[Answer]) -> Mapping[str, Any]:
         """Return the counts of each domain, checked against its accuracy."""

@@ -20,13 +20,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import NonNegativeInt
 
 from fedshift_core.accuracies import average, percent
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.losses import Losses
 from fedshift_core.rounds import round_name
-from fedshift_core.run_settings import RunSettings
 from fedshift_core.shown import Column, FromFile, History, Shown
 from fedshift_core.wire.counts import Counts, Ints
 
@@ -38,22 +37,21 @@ UNEQUAL = 2.0  # classes are, where the largest has more than so many times the 
 Shares = NDArray[np.float64]
 #: The figures that are one number, all in percent.
 SHORT = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "ece")
-MOST_DOMAINS, MOST_CLASSES = 500, 20_000  # of a results file
 
 
 class PerClass(FromFile):
     """Figures by class in percent; None if a class has no test image or is never predicted."""
 
-    recall: tuple[float | None, ...] = Field((), max_length=MOST_CLASSES)
-    precision: tuple[float | None, ...] = Field((), max_length=MOST_CLASSES)
-    n: tuple[int, ...] = Field((), max_length=MOST_CLASSES)
+    recall: tuple[float | None, ...] = ()
+    precision: tuple[float | None, ...] = ()
+    n: tuple[int, ...] = ()
 
 
 class Of(FromFile):
     """The figures of a domain, or of all domains."""
 
-    n: int = Field(ge=0)  # scores: an image counts once for each model scored on it
-    images: int | None = Field(None, ge=0)  # distinct images; None if unknown
+    n: NonNegativeInt  # scores: an image counts once for each model scored on it
+    images: NonNegativeInt | None = None  # distinct images; None if unknown
     accuracy: float | None
     balanced_accuracy: float | None
     macro_f1: float | None
@@ -61,7 +59,7 @@ class Of(FromFile):
     auc_within: float | None = None
     ece: float | None
     per_class: PerClass = PerClass()
-    confusion: tuple[tuple[int, ...], ...] | None = Field(None, max_length=MOST_CLASSES)
+    confusion: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def images_text(self) -> str:
@@ -73,8 +71,8 @@ class Figures(FromFile):
     """The key ``figures`` of ``results.json``."""
 
     round: int
-    classes: tuple[str, ...] = Field((), max_length=MOST_CLASSES)
-    domains: dict[str, Of | None] = Field(max_length=MOST_DOMAINS)
+    classes: tuple[str, ...] = ()
+    domains: dict[str, Of | None]
     overall: Of | None = None
 
     @classmethod
@@ -112,7 +110,7 @@ def show(history: History) -> Shown:
     section = _section(history) if history.rounds else results.get(KEY)
     constant = _one_class_of(history) or results.get(ONE_CLASS)
     fields = {ONE_CLASS: constant} if constant else {}
-    facts = ("; ".join(filter(None, [one_class_text(constant), constant.get("advice")])),) if constant else ()
+    facts = (one_class_text(constant),) if constant else ()
     by_domain = section["domains"] if section else {}
     notes, columns = [], dict[str, Column]()
     if least := Losses.of(results).overall(results.get("domains", {})).worst_domain:
@@ -169,12 +167,12 @@ def one_class(counts: Iterable[Counts | None], classes: Sequence[str]) -> str:
 
 
 def _one_class_of(history: History) -> dict[str, Any] | None:
-    """Return class and number of rounds if every scored round predicted one class, with advice; else None."""
+    """Return class and number of rounds if every scored round predicted one class; else None."""
     names = [result.shown.get(ONE_CLASS) for result in history.scored]
     if not names or not all(names):
         return None
     name = names[-1] if len({*names}) == 1 else SEVERAL
-    return {"class": name, "rounds": len(names), "advice": advice(history.config)}
+    return {"class": name, "rounds": len(names)}
 
 
 def one_class_text(fields: Mapping[str, Any]) -> str:
@@ -183,19 +181,6 @@ def one_class_text(fields: Mapping[str, Any]) -> str:
     rounds = "the one scored round" if number == 1 else f"each of {number} scored rounds"
     which = name if name == SEVERAL else f"the one class {plain(name, MOST_NAME)!r}"
     return f"the model predicts {which} for all test images, in {rounds}: it has not learnt to distinguish classes"
-
-
-def advice(config: RunSettings) -> str:
-    """Return advice for such a run, with its present values."""
-    if not config.rounds:
-        return "nothing was trained (rounds=0)"
-    train = config.train
-    return (
-        f"to try: more rounds (here {config.rounds}) or local epochs (train.epochs={train.epochs}), a tenth of and ten "
-        f"times train.lr={train.lr:g}{'' if train.clip else ', train.clip=10 where the loss grows'}, method=fedavg to "
-        "see whether the method is the cause; `fedshift prepare` counts the images of each class, `fedshift preview` "
-        "shows them with their labels"
-    )
 
 
 # --- figures of counts ---------------------------------------------------------------------------------

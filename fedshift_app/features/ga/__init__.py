@@ -14,22 +14,14 @@ class Options(FeatureOptions):
     """Keys of ``aggregation.weights=ga``."""
 
     section = "aggregation"
-    gap_step: Annotated[float, For("weights", "ga")] = Field(
-        0.2,
-        ge=0,
-        le=10,
-        description="Step of a weight in the first round of ga, in multiples of the equal weight 1 / "
-        "N; 0: weights stay.",
-    )
-    gap: Annotated[Literal["loss", "accuracy"], For("weights", "ga")] = Field(
-        "loss", description="Quantity whose gap ga uses: loss or accuracy."
-    )
-    gap_on: Annotated[Literal["train", "validation"], For("weights", "ga")] = Field(
-        "train", description="Images of a node on which ga measures the gap."
-    )
-    gap_centred: Annotated[bool, For("weights", "ga")] = Field(
-        True, description="Whether ga subtracts the mean from the gaps (paper); false: gaps as they are (code)."
-    )
+    gap_step: Annotated[float, For("weights", "ga")] = Field(0.2, ge=0, le=10)
+    """Step of a weight in the first round of ga, in multiples of the equal weight 1 / N; 0: weights stay."""
+    gap: Annotated[Literal["loss", "accuracy"], For("weights", "ga")] = "loss"
+    """Quantity whose gap ga uses: loss or accuracy."""
+    gap_on: Annotated[Literal["train", "validation"], For("weights", "ga")] = "train"
+    """Images of a node on which ga measures the gap."""
+    gap_centred: Annotated[bool, For("weights", "ga")] = True
+    """Whether ga subtracts the mean from the gaps (paper); false: gaps as they are (code)."""
 
 
 def _rules(case: Case) -> str:

@@ -1,21 +1,17 @@
 """Masks by the agreement of the nodes' signs (``aggregation.gma_tau``)."""
 
-from pydantic import Field
-
 from fedshift_core.features import Case, Feature, FeatureOptions, Need
+from fedshift_core.params import Probability
 
 
 class Options(FeatureOptions):
     """The key of masks by agreement."""
 
     section = "aggregation"
-    gma_tau: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Agreement of the nodes on the sign of a number's change from which it moves in full (tau of "
-        "FedGMA); below, by that part of the average; 0: no masks.",
-    )
+    gma_tau: Probability = 0.0
+    """Agreement of the nodes on the sign of a number's change from which it moves in full (tau of FedGMA); below, by
+    that part of the average; 0: no masks.
+    """
 
 
 def _rules(case: Case) -> str:

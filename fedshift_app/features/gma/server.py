@@ -15,15 +15,13 @@ ETA}``; as in the paper, other server optimisers take the masked change in place
 BatchNorm's statistics, other buffers and arrays of integers are averaged without a mask.
 """
 
-from collections.abc import Iterable, Sequence
-
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
-from fedshift_strategies.features.base import Merge, Node, ServerFeature, Training, Update
+from fedshift_strategies.features.base import Merge, ServerFeature, Training, Update
 from fedshift_strategies.federation.updates import average, decode
 
 Signs = NDArray[np.int32]
@@ -72,14 +70,6 @@ def moved(sent: NDArray[np.floating], mean: NDArray[np.floating], signs: Signs, 
 
 class GradientMasks(ServerFeature):
     """Merges with masks where ``aggregation.gma_tau`` is above 0."""
-
-    def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
-        """Return what it does in one line."""
-        tau = self.run.config.aggregation.gma_tau
-        yield (
-            f"aggregation.gma_tau={tau:g}: where u of N nodes move a number up and d down, it moves as the average if "
-            f"|u - d| / N is {tau:g} or more, else by that part of it"
-        )
 
     def merge(self, updates: list[Update], weights: list[float], training: Training, next: Merge) -> ArrayRecord:
         """Return the next shared weights, in place of the average."""

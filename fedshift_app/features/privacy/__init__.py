@@ -30,59 +30,33 @@ class Options(FeatureOptions):
     """Noise on what leaves a node."""
 
     section = "privacy"
-    name: Literal["none", "local-dp", "dp-sgd"] = Field(
-        "none",
-        description="Privacy mechanism: none; local-dp, which clips each node's update and adds Gaussian noise "
-        "before it leaves the node; or dp-sgd, which clips each image's gradient and adds noise in each step.",
-    )
-    clipping_norm: Annotated[float, For("name", "local-dp", "dp-sgd")] = Field(
-        1.0,
-        ge=SMALLEST,
-        le=LARGEST,
-        description="Largest L2 norm (C) of a node's update (local-dp) or of an image's gradient (dp-sgd); a longer "
-        "one is scaled down.",
-    )
+    name: Literal["none", "local-dp", "dp-sgd"] = "none"
+    """Privacy mechanism: none; local-dp, which clips each node's update and adds Gaussian noise before it leaves the
+    node; or dp-sgd, which clips each image's gradient and adds noise in each step.
+    """
+    clipping_norm: Annotated[float, For("name", "local-dp", "dp-sgd")] = Field(1.0, ge=SMALLEST, le=LARGEST)
+    """Largest L2 norm (C) of a node's update (local-dp) or of an image's gradient (dp-sgd); a longer one is scaled
+    down.
+    """
     #: Above 1 :meth:`spent` says what one round spends.
-    epsilon: Annotated[float, For("name", "local-dp")] = Field(
-        1.0,
-        ge=SMALLEST,
-        le=LARGEST,
-        description="Epsilon of one round of local-dp in the formula of the noise, sigma = 2C sqrt(2 ln(1.25 / delta))"
-        " / epsilon, which is proven up to 1.",
-    )
-    delta: Annotated[float, For("name", "local-dp", "dp-sgd")] = Field(
-        1e-5,
-        ge=SMALLEST_DELTA,
-        lt=1,
-        description="Delta of one round (local-dp), and of what the whole run spends; with dp-sgd below 1 / (images of "
-        "a node).",
-    )
-    noise_multiplier: Annotated[float | None, For("name", "dp-sgd")] = Field(
-        None,
-        ge=0.01,
-        le=LARGEST,
-        description="Standard deviation of dp-sgd's noise on a step's summed gradient, in multiples of C; null: found "
-        "from `target_epsilon`.",
-    )
-    target_epsilon: Annotated[float | None, For("name", "dp-sgd")] = Field(
-        None,
-        ge=0.01,
-        le=LARGEST,
-        description="Epsilon that dp-sgd may spend in all rounds of the run; each node finds its own noise multiplier "
-        "from it. Null: `noise_multiplier` says it.",
-    )
-    prototype_clip: Annotated[float, For("name", "dp-sgd")] = Field(
-        1.0,
-        ge=SMALLEST,
-        le=LARGEST,
-        description="Largest L2 norm of an image's feature in the class prototypes that a node sends with dp-sgd.",
-    )
-    prototype_noise: Annotated[float, For("name", "dp-sgd")] = Field(
-        1.0,
-        ge=0.01,
-        le=LARGEST,
-        description="Noise multiplier of the class prototypes with dp-sgd, in multiples of that of the gradients.",
-    )
+    epsilon: Annotated[float, For("name", "local-dp")] = Field(1.0, ge=SMALLEST, le=LARGEST)
+    """Epsilon of one round of local-dp in the formula of the noise, sigma = 2C sqrt(2 ln(1.25 / delta)) / epsilon,
+    which is proven up to 1.
+    """
+    delta: Annotated[float, For("name", "local-dp", "dp-sgd")] = Field(1e-5, ge=SMALLEST_DELTA, lt=1)
+    """Delta of one round (local-dp), and of what the whole run spends; with dp-sgd below 1 / (images of a node)."""
+    noise_multiplier: Annotated[float | None, For("name", "dp-sgd")] = Field(None, ge=0.01, le=LARGEST)
+    """Standard deviation of dp-sgd's noise on a step's summed gradient, in multiples of C; null: found from
+    `target_epsilon`.
+    """
+    target_epsilon: Annotated[float | None, For("name", "dp-sgd")] = Field(None, ge=0.01, le=LARGEST)
+    """Epsilon that dp-sgd may spend in all rounds of the run; each node finds its own noise multiplier from it. Null:
+    `noise_multiplier` says it.
+    """
+    prototype_clip: Annotated[float, For("name", "dp-sgd")] = Field(1.0, ge=SMALLEST, le=LARGEST)
+    """Largest L2 norm of an image's feature in the class prototypes that a node sends with dp-sgd."""
+    prototype_noise: Annotated[float, For("name", "dp-sgd")] = Field(1.0, ge=0.01, le=LARGEST)
+    """Noise multiplier of the class prototypes with dp-sgd, in multiples of that of the gradients."""
 
     @model_validator(mode="after")
     def _keys_of_the_mechanism(self) -> Self:

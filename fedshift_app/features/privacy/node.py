@@ -11,7 +11,6 @@ two nodes would send the same noise, which does not average out. Here each updat
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_app.features.privacy import Options
 from fedshift_clients.base import DomainClient
@@ -100,9 +99,7 @@ def noised(privacy: Options, sent: Arrays, trained: Arrays) -> Arrays:
     norm = float(np.sqrt(sum(squares)))
     factor = privacy.clipping_norm / norm if norm > privacy.clipping_norm else 1.0  # a norm of 0 stays as it is
     rng = unpredictable()
-    return {name: _with_noise(sent[name] + update * factor, privacy.noise, rng) for name, update in updates.items()}
-
-
-def _with_noise(array: NDArray[Any], deviation: float, rng: np.random.Generator) -> NDArray[Any]:
-    noisy: NDArray[Any] = array + rng.normal(0.0, deviation, array.shape).astype(array.dtype)
-    return noisy
+    for name, update in updates.items():
+        clipped = sent[name] + update * factor
+        updates[name] = clipped + rng.normal(0.0, privacy.noise, clipped.shape).astype(clipped.dtype)
+    return updates

@@ -1,7 +1,5 @@
 """The time of a round by phase (``profile=true``)."""
 
-from pydantic import Field
-
 from fedshift_core.features import Feature, FeatureOptions, Key
 from fedshift_core.wire import names as wire
 
@@ -10,7 +8,8 @@ class Options(FeatureOptions):
     """The key of a run's profile."""
 
     section = ""
-    profile: bool = Field(False, description="Whether the time of each round is measured by phase.")
+    profile: bool = False
+    """Whether the time of each round is measured by phase."""
 
 
 _TIMES = (

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from fedshift_core.features import Case, Feature, FeatureOptions, Key
 from fedshift_core.limits import as_found
@@ -14,11 +14,10 @@ class Options(FeatureOptions):
 
     section = "dataset"
     #: A real node brings its copy of the public images.
-    public: str | float | None = Field(
-        None,
-        description="Public images that all nodes have and none trains on as its own: a domain outside "
-        "`dataset.domains`, or a share (above 0, below 1) of each domain; null: none.",
-    )
+    public: str | float | None = None
+    """Public images that all nodes have and none trains on as its own: a domain outside `dataset.domains`, or a share
+    (above 0, below 1) of each domain; null: none.
+    """
 
     @field_validator("public", mode="before")
     @classmethod

@@ -45,13 +45,6 @@ from fedshift_strategies.federation.update_norms import change
 from fedshift_strategies.federation.updates import decode
 
 Stack = NDArray[Any]  # N x numbers: what each node says of some numbers
-#: By rule: what it does, in the words of the log.
-RULES = {
-    "clip": "changes longer than {long} are shortened to it before they are averaged",
-    "trimmed_mean": "the mean of each number without {rule.trim:g} of the nodes at each end",
-    "median": "the median of each number",
-    "krum": "the one update nearest to its neighbours, with {rule.malicious} malicious at most",
-}
 
 
 def merge(config: Options, updates: list[Update], weights: list[float], sent: Arrays, nodes: int) -> ArrayRecord:
@@ -172,14 +165,10 @@ class Robust(ServerFeature):
     """Merges by the rule of ``aggregation.robust``."""
 
     def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
-        """Return what it does in one line; raise ``FederationError`` if a round has too few nodes for it."""
-        rule = Options.read(self.run.config)
+        """Return whether weights of nodes count; raise ``FederationError`` if a round has too few nodes for it."""
         self._check(self.run.number(len(nodes)))
-        long = "the median of the round" if rule.clip_norm is None else f"{rule.clip_norm:g}"
-        unused = (
-            "" if rule.robust == "clip" else "; each node alike: aggregation.weights and the method's own are not used"
-        )
-        yield f"aggregation.robust={rule.robust}: {RULES[rule.robust].format(rule=rule, long=long)}{unused}"
+        if (rule := Options.read(self.run.config).robust) != "clip":
+            yield f"aggregation.robust={rule}: each node alike, aggregation.weights and the method's own are not used"
 
     def _check(self, nodes: int) -> None:
         """Refuse a rule that protects against nobody with so many nodes a round."""

@@ -18,27 +18,18 @@ class Options(FeatureOptions):
 
     section = "federation"
     #: docs/deploy/secure-sums.md: which methods it fits, and what it does not protect from.
-    secure_sums: bool = Field(
-        False,
-        description="Whether the server learns only sums over nodes, of weights and contributions (on or off).",
-    )
-    secure_sums_nodes: Annotated[int, For("secure_sums", True)] = Field(
-        3, ge=2, le=MOST_NODES, description="Least number of nodes in a secure sum; a round with fewer is refused."
-    )
-    secure_sums_least: Annotated[float, For("secure_sums", True)] = Field(
-        3.0,
-        ge=1,
-        le=MOST_NODES,
-        description="Least effective number of nodes in a secure sum, (sum f)^2 / sum f^2 of their weights f: n of n "
-        "nodes that weigh the same. A round with fewer is refused.",
-    )
-    secure_sums_range: Annotated[float, For("secure_sums", True)] = Field(
-        64.0,
-        gt=0,
-        le=2**20,
-        description="Largest absolute change of a weight, and number of a contribution, in a secure sum; a node with a "
-        "larger one sends nothing. Its rounding error is this over 2^32 / nodes.",
-    )
+    secure_sums: bool = False
+    """Whether the server learns only sums over nodes, of weights and contributions (on or off)."""
+    secure_sums_nodes: Annotated[int, For("secure_sums", True)] = Field(3, ge=2, le=MOST_NODES)
+    """Least number of nodes in a secure sum; a round with fewer is refused."""
+    secure_sums_least: Annotated[float, For("secure_sums", True)] = Field(3.0, ge=1, le=MOST_NODES)
+    """Least effective number of nodes in a secure sum, (sum f)^2 / sum f^2 of their weights f: n of n nodes that weigh
+    the same. A round with fewer is refused.
+    """
+    secure_sums_range: Annotated[float, For("secure_sums", True)] = Field(64.0, gt=0, le=2**20)
+    """Largest absolute change of a weight, and number of a contribution, in a secure sum; a node with a larger one
+    sends nothing. Its rounding error is this over 2^32 / nodes.
+    """
 
 
 def _rules(case: Case) -> str:

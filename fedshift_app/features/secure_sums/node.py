@@ -116,7 +116,10 @@ class SecureSumsOnNode(NodeFeature):
             )
         shapes = {name: knowledge[name].shape for name in sums}
         layout = layout_of(call.sent, shapes, terms, most, member.nodes, _whole(knowledge))
-        values = _weights(call.sent, reply.weights, member.factor)
+        values: Arrays = {
+            WEIGHTS + name: (reply.weights[name].astype(np.float64) - base) * member.factor
+            for name, base in call.sent.items()
+        }
         values |= _contributions(knowledge, sums, member)
         values |= _losses(reply.metrics, terms, member.factor, most)
         common = [str(options[key]) for key in protocol.COMMON]
@@ -125,7 +128,8 @@ class SecureSumsOnNode(NodeFeature):
             layout.vector(values), protocol.digest_of(call.sent, *common), weights=protocol.weights_digest(call.sent),
             contributed=contributed, rows=has_rows(sums),
         )  # fmt: skip
-        return Reply(reply.images, _without_losses(reply.metrics), {wire.MASKED: masked}, {})
+        others = {k: v for k, v in reply.metrics.items() if k != wire.LOSS and not k.startswith(wire.LOSS_TERM)}
+        return Reply(reply.images, others, {wire.MASKED: masked}, {})
 
     def on_scores(self, call: Call, next: Next) -> Reply:
         """Return the masked vector of an answer's means, times the node's share of images; scores as they are.
@@ -197,11 +201,6 @@ def _group(call: Question, publics: tuple[bytes, ...]) -> Group:
     )  # fmt: skip
 
 
-def _weights(sent: Arrays, trained: Arrays, factor: float) -> Arrays:
-    """Return the change of each weight, times the node's weight in the average."""
-    return {WEIGHTS + name: (trained[name].astype(np.float64) - base) * factor for name, base in sent.items()}
-
-
 def _contributions(knowledge: Arrays, sums: Mapping[str, Sum], member: Member) -> Arrays:
     """Return what the node contributes, its rows multiplied as the kind of sum says.
 
@@ -234,7 +233,3 @@ def _losses(metrics: Metrics, terms: list[str], factor: float, most: float) -> A
         values[LOSSES + term] = np.array(factor * float(np.clip(metrics[term], -most, most)) if has else 0.0)
         values[REPORTS + term] = np.array(factor if has else 0.0)
     return values
-
-
-def _without_losses(metrics: Metrics) -> Metrics:
-    return {name: value for name, value in metrics.items() if name != wire.LOSS and not name.startswith(wire.LOSS_TERM)}

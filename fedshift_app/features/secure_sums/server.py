@@ -44,9 +44,7 @@ from fedshift_strategies.features.base import (
     Asked,
     Gather,
     Node,
-    Params,
     Question,
-    RunContext,
     Scoring,
     SentWeights,
     ServerFeature,
@@ -67,12 +65,13 @@ TOGETHER = "all nodes of the secure sum"
 class SecureSums(ServerFeature):
     """Deals keys and shares among the nodes of a round, adds their masked vectors and unmasks the sum."""
 
-    def __init__(self, name: str, run: RunContext, params: Params) -> None:
-        super().__init__(name, run, params)
-        self._options = Options.read(run.config)
-        self._dealing: Dealing  # of the round's training
-        self._sums: dict[str, Sum]  # how each contribution is a sum
-        self._unsummed: list[str] = []  # classes that are in no sum, as a line has said
+    _dealing: Dealing  # of the round's training
+    _sums: dict[str, Sum]  # how each contribution is a sum
+    _unsummed: Sequence[str] = ()  # classes that are in no sum, as a line has said
+
+    @property
+    def _options(self) -> Options:
+        return Options.read(self.run.config)
 
     @property
     def _common(self) -> dict[str, Any]:
@@ -202,7 +201,7 @@ class SecureSums(ServerFeature):
             )
         names = self.run.config.dataset.known().classes
         unsummed = [name for name, is_summed in zip(names, kept, strict=True) if not is_summed]
-        if unsummed and unsummed != self._unsummed:
+        if unsummed and unsummed != self._unsummed:  # each time that they are others
             self._unsummed = unsummed
             log.info("secure sums: rows of %s are in no sum: %s hold them", ", ".join(unsummed), few)
 

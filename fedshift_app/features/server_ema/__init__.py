@@ -1,21 +1,17 @@
 """A moving average of the merged weights, which is scored and saved (``server.ema``)."""
 
-from pydantic import Field
-
 from fedshift_core.features import Feature, FeatureOptions, Need
+from fedshift_core.params import Fraction
 
 
 class Options(FeatureOptions):
     """The key of the moving average."""
 
     section = "server"
-    ema: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Decay d of a moving average of the global weights, d * average + (1 - d) * weights after each "
-        "round, which is scored and saved in their place while training goes on from the weights; 0: none.",
-    )
+    ema: Fraction = 0.0
+    """Decay d of a moving average of the global weights, d * average + (1 - d) * weights after each round, which is
+    scored and saved in their place while training goes on from the weights; 0: none.
+    """
 
 
 FEATURE = Feature(

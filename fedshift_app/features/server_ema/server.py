@@ -15,15 +15,13 @@ The first average is w_1, as in PyTorch's ``AveragedModel``, so that it has no p
 statistics of BatchNorm are averaged like weights; arrays of integers are those of w_t.
 """
 
-from collections.abc import Iterable, Sequence
-
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedshift_app.features.server_ema import Options
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
-from fedshift_strategies.features.base import Merge, Node, RoundResult, Scoring, ServerFeature, Steps, Training, Update
+from fedshift_strategies.features.base import Merge, RoundResult, Scoring, ServerFeature, Steps, Training, Update
 from fedshift_strategies.federation.updates import decode
 
 PREFIX = "ema/"
@@ -42,10 +40,6 @@ class MovingAverage(ServerFeature):
     """Keeps the average, and has it scored and saved."""
 
     prefixes = (PREFIX,)
-
-    def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
-        """Return what it does in one line."""
-        yield f"server.ema={Options.read(self.run.config).ema:g}: a moving average of the weights is scored and saved"
 
     def on_round(self, training: Training) -> Steps:
         """Hand on the average as what is kept of the round."""

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from fedshift_core.features import Feature, FeatureOptions, Need
-from fedshift_core.params import For
+from fedshift_core.params import For, Fraction
 
 _OPTIMIZERS = ("fedavgm", "fedadam", "fedyogi", "fedadagrad")
 
@@ -14,29 +14,20 @@ class Options(FeatureOptions):
     """Keys of the server optimizer, with Flower's values, but for ``momentum``: 0 there is FedAvg."""
 
     section = "server"
-    optimizer: Literal["none", "fedavgm", "fedadam", "fedyogi", "fedadagrad"] = Field(
-        "none",
-        description="Server optimizer by the rules of Flower's strategies, for methods that keep the default merge; "
-        "none: the average is sent.",
-    )
-    lr: Annotated[float | None, For("optimizer", *_OPTIMIZERS)] = Field(
-        None,
-        gt=0,
-        description="Learning rate of the server; null: 1 for fedavgm, 0.1 for fedadam and "
-        "fedadagrad, 0.01 for fedyogi.",
-    )
-    momentum: Annotated[float, For("optimizer", "fedavgm")] = Field(
-        0.9, ge=0, lt=1, description="Momentum of fedavgm; 0: none."
-    )
-    beta1: Annotated[float, For("optimizer", "fedadam", "fedyogi")] = Field(
-        0.9, ge=0, lt=1, description="Decay of the first moment of fedadam and fedyogi."
-    )
-    beta2: Annotated[float, For("optimizer", "fedadam", "fedyogi")] = Field(
-        0.99, ge=0, lt=1, description="Decay of the second moment of fedadam and fedyogi."
-    )
-    tau: Annotated[float, For("optimizer", *_OPTIMIZERS[1:])] = Field(
-        1e-3, gt=0, description="Constant added to the root of the second moment in all but fedavgm."
-    )
+    optimizer: Literal["none", "fedavgm", "fedadam", "fedyogi", "fedadagrad"] = "none"
+    """Server optimizer by the rules of Flower's strategies, for methods that keep the default merge; none: the average
+    is sent.
+    """
+    lr: Annotated[float | None, For("optimizer", *_OPTIMIZERS)] = Field(None, gt=0)
+    """Learning rate of the server; null: 1 for fedavgm, 0.1 for fedadam and fedadagrad, 0.01 for fedyogi."""
+    momentum: Annotated[Fraction, For("optimizer", "fedavgm")] = 0.9
+    """Momentum of fedavgm; 0: none."""
+    beta1: Annotated[Fraction, For("optimizer", "fedadam", "fedyogi")] = 0.9
+    """Decay of the first moment of fedadam and fedyogi."""
+    beta2: Annotated[Fraction, For("optimizer", "fedadam", "fedyogi")] = 0.99
+    """Decay of the second moment of fedadam and fedyogi."""
+    tau: Annotated[PositiveFloat, For("optimizer", *_OPTIMIZERS[1:])] = 1e-3
+    """Constant added to the root of the second moment in all but fedavgm."""
 
     @property
     def rate(self) -> float:

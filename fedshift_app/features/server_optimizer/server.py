@@ -21,7 +21,6 @@ A method that overrides ``merge`` is refused: it may be a server optimiser itsel
 if what it returns is what the nodes are sent.
 """
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from numpy.typing import NDArray
 from fedshift_app.features.server_optimizer import Options
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
-from fedshift_strategies.features.base import Merge, Node, RunContext, ServerFeature, Training, Update
+from fedshift_strategies.features.base import Merge, RunContext, ServerFeature, Training, Update
 from fedshift_strategies.federation.updates import decode
 
 FIRST, SECOND = "m/", "v/"  # prefixes of the moments, before the name of a weight
@@ -89,13 +88,6 @@ class ServerOptimizer(ServerFeature):
     """Makes the average a step, as the section ``server`` says."""
 
     prefixes = (FIRST, SECOND)
-
-    def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
-        """Return what it does in one line."""
-        rule = Options.read(self.run.config)
-        parts = {"fedavgm": ("momentum",), "fedadagrad": ("tau",)}.get(rule.optimizer, ("beta1", "beta2", "tau"))
-        more = ", ".join(f"{name} {getattr(rule, name):g}" for name in parts)
-        yield f"server.optimizer={rule.optimizer}: lr {rule.rate:g}, {more}; buffers such as BatchNorm's are averaged"
 
     def merge(self, updates: list[Update], weights: list[float], training: Training, next: Merge) -> ArrayRecord:
         """Return the next shared weights."""

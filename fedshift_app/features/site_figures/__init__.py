@@ -1,7 +1,5 @@
 """Metrics of each site with 95 % intervals (``evaluate.site_figures``)."""
 
-from pydantic import Field
-
 from fedshift_core.disclosure import CLASS
 from fedshift_core.features import Feature, FeatureOptions, Key
 from fedshift_core.run_settings import RunSettings
@@ -13,11 +11,10 @@ class Options(FeatureOptions):
 
     section = "evaluate"
     #: docs/guide/figures.md, too. A round that the run may keep or end with is known only when it is over.
-    site_figures: bool = Field(
-        True,
-        description="Whether nodes work out metrics with 95 % intervals of their test images, in the last round; with "
-        "keep=best-validation or evaluate.patience in every round that is scored in full.",
-    )
+    site_figures: bool = True
+    """Whether nodes work out metrics with 95 % intervals of their test images, in the last round; with
+    keep=best-validation or evaluate.patience in every round that is scored in full.
+    """
 
 
 def due(config: RunSettings, server_round: int) -> bool:

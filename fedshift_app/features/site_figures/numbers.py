@@ -238,10 +238,6 @@ def _of_classes(scored: Scored, known: dict[str, Flags], by_class: Floats) -> di
     return means
 
 
-def _accuracy(scored: Scored) -> Floats:
-    return scored.mean(scored.predicted == scored.y).triple
-
-
 def _brier(scored: Scored) -> Floats:
     """Return half the mean squared distance of the probabilities to the class, with its interval."""
     away = scored.p.copy()
@@ -310,4 +306,8 @@ def _ranked(scored: Scored, score: Floats, own: Flags) -> list[Estimate]:
 
 
 #: Figures over all images that are no means over classes.
-OVER_IMAGES = {"accuracy": _accuracy, "brier": _brier, "ece": _ece}
+OVER_IMAGES: dict[str, Callable[[Scored], Floats]] = {
+    "accuracy": lambda scored: scored.mean(scored.predicted == scored.y).triple,
+    "brier": _brier,
+    "ece": _ece,
+}

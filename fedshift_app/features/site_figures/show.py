@@ -7,13 +7,14 @@ independent, classes only where no site has several images of a patient.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from fedshift_core.intervals import over_classes, pooled, sizes
 from fedshift_core.limits import some
+from fedshift_core.params import Probability
 from fedshift_core.plural import plural
 from fedshift_core.shown import FromFile, History, Named, Shown, named
 from fedshift_core.wire.site_figures import (
@@ -35,10 +36,7 @@ PARTS = ("value", "low", "high")
 MIX_BOUND = 0.2
 BIASED = ("auprc", "ece")  # of few images too high, at each site: a mean of sites is as far off as a site
 POOLED, AVERAGED = "pooled", "mean of sites weighted by images"
-MOST_SITES, MOST_CLASSES = 10_000, 20_000  # of a results file
 MOST_NAMED = 3  # sites and classes that a warning names
-
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 def show(history: History) -> Shown:
@@ -51,11 +49,11 @@ def show(history: History) -> Shown:
 class Figure(FromFile):
     """A figure from 0 to 1 with its 95 % interval; None with a mark where there is none."""
 
-    value: Share | None
-    low: Share | None
-    high: Share | None
+    value: Probability | None
+    low: Probability | None
+    high: Probability | None
     mark: str = ""
-    classes: int | None = Field(None, ge=0)  # behind a mean over classes
+    classes: NonNegativeInt | None = None  # behind a mean over classes
     how: str = ""  # of the figure of all sites: pooled, or the mean of the sites
 
     @property
@@ -67,10 +65,10 @@ class Figure(FromFile):
 class ByClass(FromFile):
     """A figure of each class, in the order of the classes."""
 
-    value: tuple[Share | None, ...] = Field((), max_length=MOST_CLASSES)
-    low: tuple[Share | None, ...] = Field((), max_length=MOST_CLASSES)
-    high: tuple[Share | None, ...] = Field((), max_length=MOST_CLASSES)
-    mark: tuple[str, ...] = Field((), max_length=MOST_CLASSES)
+    value: tuple[Probability | None, ...] = ()
+    low: tuple[Probability | None, ...] = ()
+    high: tuple[Probability | None, ...] = ()
+    mark: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _equally_long(self) -> Self:
@@ -89,10 +87,10 @@ class Site(FromFile):
     site: str
     node: int | None = None
     domain: str | None = None
-    images: int = Field(ge=0)
-    patients: int | None = Field(None, ge=0)
-    resamples: int | None = Field(None, ge=0)  # of earlier versions alone: their intervals were of a bootstrap
-    images_of_class: tuple[int | None, ...] = Field((), max_length=MOST_CLASSES)
+    images: NonNegativeInt
+    patients: NonNegativeInt | None = None
+    resamples: NonNegativeInt | None = None  # of earlier versions alone: their intervals were of a bootstrap
+    images_of_class: tuple[int | None, ...] = ()
     accuracy: Figure
     balanced_accuracy: Figure
     auroc: Figure
@@ -119,7 +117,7 @@ class Site(FromFile):
 class Mix(FromFile):
     """How the class mixes of sites' test images differ."""
 
-    distance: float | None = Field(None, ge=0, le=1)
+    distance: Probability | None = None
     between: tuple[str, ...] = ()
     bound: float = MIX_BOUND
     lacking: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -130,8 +128,8 @@ class Sites(FromFile):
     """The key ``site_figures`` of ``results.json``."""
 
     round: int
-    classes: tuple[str, ...] = Field((), max_length=MOST_CLASSES)
-    sites: tuple[Site, ...] = Field(max_length=MOST_SITES)
+    classes: tuple[str, ...] = ()
+    sites: tuple[Site, ...]
     overall: Site | None = None
     mix: Mix = Mix()
 

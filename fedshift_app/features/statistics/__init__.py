@@ -6,7 +6,7 @@ from pydantic import Field
 
 from fedshift_core.disclosure import IMAGE, SUM
 from fedshift_core.features import Case, Feature, FeatureOptions, Key
-from fedshift_core.params import OFF_IS_A_WORD
+from fedshift_core.params import OFF_IS_A_WORD, Probability
 from fedshift_core.wire import names as wire
 
 
@@ -15,26 +15,19 @@ class Options(FeatureOptions):
 
     section = "statistics"
     #: A real node's owner lets them out by ``statistics`` of the policy; else the run goes on without the node's.
-    share: Annotated[Literal["off", "server", "nodes"], OFF_IS_A_WORD] = Field(
-        "off",
-        description="Who learns means, variances, percentiles and histograms of each node's training images: nobody "
-        "(off), the server (server), or the server and, of means and variances, all nodes (nodes).",
-    )
-    least_images: int = Field(
-        20,
-        ge=2,
-        le=10**6,
-        description="Least number of training images behind a node's statistics, and behind a size or mode of its "
-        "files; a node with fewer tells none.",
-    )
+    share: Annotated[Literal["off", "server", "nodes"], OFF_IS_A_WORD] = "off"
+    """Who learns means, variances, percentiles and histograms of each node's training images: nobody (off), the server
+    (server), or the server and, of means and variances, all nodes (nodes).
+    """
+    least_images: int = Field(20, ge=2, le=10**6)
+    """Least number of training images behind a node's statistics, and behind a size or mode of its files; a node with
+    fewer tells none.
+    """
     #: A real node's owner lets them out by ``image_statistics`` of the policy.
-    image_share: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share of a node's training images of which it tells channel means and deviations one by one, for "
-        "a method that mixes styles of other nodes' images; needs share=nodes. 0: of none.",
-    )
+    image_share: Probability = 0.0
+    """Share of a node's training images of which it tells channel means and deviations one by one, for a method that
+    mixes styles of other nodes' images; needs share=nodes. 0: of none.
+    """
 
 
 def _rules(case: Case) -> str:

@@ -49,7 +49,8 @@ class SiteStatisticsOnNode(NodeFeature):
         site, share = call.site(), call.config.statistics.image_share
         report = report_of(site, least)
         if share > 0 and report.reports and OF_IMAGES not in call.withheld:
-            report = replace(report, styles=styles(site, share, _order(call, len(site.images))))
+            order = order_of(call.secret, call.config.seed, "image-statistics", call.index)
+            report = replace(report, styles=styles(site, share, order.permutation(len(site.images))))
         return report.to_config()
 
     def on_train(self, call: Call, next: Next) -> Reply:
@@ -61,10 +62,6 @@ class SiteStatisticsOnNode(NodeFeature):
         return next(call)
 
     on_scores = on_train
-
-
-def _order(call: Question, images: int) -> NDArray[np.int64]:
-    return order_of(call.secret, call.config.seed, "image-statistics", call.index).permutation(images)
 
 
 def styles(site: Site, share: float, drawn: NDArray[np.int64]) -> Styles:

@@ -8,7 +8,7 @@ deviations of single images too.
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict
 from typing import Any
 
@@ -22,18 +22,7 @@ from fedshift_core.shown import Named, named
 from fedshift_core.wire.image_styles import ImageStyles
 from fedshift_core.wire.names import CONFIG, IMAGE_STYLES, SITE_IMAGES
 from fedshift_core.wire.site_images import FederationImages, SiteImages
-from fedshift_strategies.features.base import (
-    Asked,
-    Node,
-    Params,
-    Phase,
-    RoundResult,
-    RunContext,
-    Scoring,
-    ServerFeature,
-    Steps,
-    Training,
-)
+from fedshift_strategies.features.base import Asked, Node, Phase, RoundResult, Scoring, ServerFeature, Steps, Training
 from fedshift_strategies.federation import checks
 
 log = logging.getLogger("fedshift")
@@ -47,10 +36,8 @@ class SiteStatistics(ServerFeature):
 
     prefixes = ("statistics/",)
 
-    def __init__(self, name: str, run: RunContext, params: Params) -> None:
-        self._to_all: dict[str, Arrays] | None = None
-        self._failed: set[int] = set()  # nodes that answered with an error of their own: they are asked again
-        super().__init__(name, run, params)
+    _to_all: dict[str, Arrays] | None = None
+    _failed: Set[int] = frozenset()  # nodes that answered with an error of their own: they are asked again
 
     @property
     def state(self) -> Arrays:
@@ -115,7 +102,7 @@ class SiteStatistics(ServerFeature):
         new = [node for node in present if node.index not in self._sites or node.index in self._failed]
         if not new:
             return set()
-        self._failed = set()
+        failed = set[int]()
         by_id = {node.node_id: node for node in new}
         silent = dict.fromkeys(new, checks.NO_ANSWER)
         for reply in phase.query({node: {SITE_IMAGES: True} for node in new}):
@@ -128,13 +115,14 @@ class SiteStatistics(ServerFeature):
                     silent[node] = str(refused)
                     continue
                 if reply.has_error() and checks.OWNER not in str(refused):
-                    self._failed.add(node.index)
+                    failed.add(node.index)
                 site = SiteImages(kept=str(refused))
                 log.warning("%s tells no statistics of its images: %s", node, refused, extra=_fields(node))
             self._sites[node.index] = node.domain, site
             del silent[node]
         for node, reason in silent.items():
             phase.leave_out(node, f"statistics of its images: {reason}", lost=True)
+        self._failed = failed
         self._keep()
         if lacking := self._lacking():
             all_here = self.run.engine.is_simulation or {*self.run.domains} <= {
@@ -148,10 +136,6 @@ class SiteStatistics(ServerFeature):
     def _keep(self) -> None:
         kept = {node: (domain, asdict(site)) for node, (domain, site) in sorted(self._sites.items())}
         self._text, self._to_all = json.dumps(kept).encode(), None
-        telling = sum(site.reports for _, site in self._sites.values())
-        log.info("statistics of images: %d of %d nodes tell theirs", telling, len(kept), extra=_fields(None))
-        if differ := show.differing(self._named()):
-            log.info("%s", differ, extra=_fields(None))
 
     def _lacking(self) -> str:
         """Return what nodes need and none tells, with why; empty if there is nothing."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from fedshift_core import site_differences
 from fedshift_core.limits import BINS
@@ -12,7 +12,6 @@ from fedshift_core.wire.site_images import SiteImages
 from fedshift_strategies.federation.nodes import Node
 
 KEY = "statistics"
-MOST_SITES, MOST_CLASSES = 10_000, 20_000  # of a file
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 Triple = tuple[Share, Share, Share]
@@ -32,8 +31,8 @@ class Site(FromFile):
     site: str
     node: int
     domain: str
-    images: int = Field(ge=0)
-    images_of_class: tuple[str, ...] = Field((), max_length=MOST_CLASSES)
+    images: NonNegativeInt
+    images_of_class: tuple[str, ...] = ()
     kept: str = ""
     mean: Triple | None = None
     variance: Triple | None = None
@@ -49,9 +48,9 @@ class Statistics(FromFile):
     """The key ``statistics`` of ``results.json``."""
 
     round: int
-    classes: tuple[str, ...] = Field((), max_length=MOST_CLASSES)
+    classes: tuple[str, ...] = ()
     bins: int = BINS
-    sites: tuple[Site, ...] = Field(max_length=MOST_SITES)
+    sites: tuple[Site, ...]
     differ: str = ""
     rule: str = ""
 

@@ -77,9 +77,8 @@ class MasksOnNode(SiteFiguresOnNode):
 
     def attach(self, client: DomainClient[Any], config: RunSettings) -> None:
         """Let the client train and score by masks."""
-        super().attach(client, config)
         client.class_loss = loss = losses.MaskLoss(config.segmentation)
-        self._classes, self._tolerance = len(client.class_names), config.segmentation.tolerance
+        self._classes, self._tolerance = client.model.num_classes, config.segmentation.tolerance
         self._least = client.setup.least_images
         client.grading = losses.MaskGrading(loss, self._classes)
 

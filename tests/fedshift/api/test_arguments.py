@@ -38,7 +38,6 @@ def test_each_function_names_what_it_was_given(name: str, given: Any, named: str
     ("given", "key"),
     [
         ({"terms": "length"}, "terms"), ({"terms": [3]}, "terms"), ({"defaults": ["mu"]}, "defaults"),
-        ({"defaults": {"mu": 1}}, "method.mu"), ({"defaults": {"train": {"lr": "fast"}}}, "defaults.train.lr"),
     ],
 )  # fmt: skip
 def test_a_method_with_settings_that_no_run_could_have_is_not_registered(given: Any, key: str) -> None:

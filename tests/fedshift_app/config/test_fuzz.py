@@ -49,7 +49,7 @@ HOSTILE = (
 
 
 OTHERS = (
-    "model-per-node modules modules.name modules.f2dc.tau method.tau method.tta method.sigma adapt.lr method.x "
+    "model.per_node modules modules.name modules.f2dc.tau method.tau method.tta method.sigma adapt.lr method.x "
     "a.b.c.d.e.f . train."
 )
 

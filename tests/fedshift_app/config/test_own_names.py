@@ -8,10 +8,9 @@ from image_trees import fill
 from refusals import refused
 from words import config as config_of
 
-from fedshift.lab.grid.costs.command import as_sweep
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
-from fedshift_core.errors import ConfigError, DataError, FedShiftError
+from fedshift_core.errors import ConfigError, DataError
 
 STATED = "dataset.domains=[Aachen,Bonn] dataset.classes=[benign,malignant]"
 
@@ -77,32 +76,6 @@ def test_what_is_wrong_is_reported_in_a_line(hospital: str, typed: str) -> None:
     with refused(ConfigError, *REFUSED[typed].split()) as caught:
         config_of(typed, experiment=hospital)
     assert "\n" not in str(caught.value)
-
-
-def test_a_folder_in_place_of_an_experiment_or_a_data_set_is_answered_with_what_to_give(
-    hospital: str, here: Path
-) -> None:
-    """The file that ``fedshift init`` wrote there, a run's configuration, or a new experiment."""
-    for name in ("shapes/shapes.yaml", "runs/a run/config.yaml", "two/a.yaml", "two/b.yaml", "images/site/x/1.png"):
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).touch()
-    remedies = {
-        "shapes": "shapes/shapes.yaml",
-        "runs/a run": "runs/a run/config.yaml; `fedshift run resume='runs/a run'`",
-        "two": "two/a.yaml or two/b.yaml",
-        "images": "`fedshift init NAME data-dir=images`",
-    }
-    for name, remedy in remedies.items():
-        for flat in ({"experiment": name}, {"experiment": hospital, "dataset": name}):
-            with refused(FedShiftError, [*flat][-1], remedy) as caught:
-                resolve(flat)
-            assert remedy in str(caught.value).splitlines()[1]
-    own = Path(hospital).read_text().replace("{name: hospital, of: folders, ", "{name: images, ")
-    Path("mine.yaml").write_text(own)
-    with refused(FedShiftError, "(line 2, column 11 of mine.yaml)", remedies["images"]):
-        resolve({"experiment": "mine.yaml"})
-    with refused(FedShiftError, remedies["shapes"]):
-        as_sweep(["shapes"])
 
 
 def test_a_server_cannot_make_a_node_read_another_file(hospital: str) -> None:

@@ -10,7 +10,6 @@ from words import config as config_of
 from fedshift.lab.grid.sweep import grid, records
 from fedshift_app.config import registry, validating, written
 from fedshift_app.config.keys import as_requested, flat
-from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_clients.base import DomainClient
@@ -150,17 +149,3 @@ def test_a_sweep_takes_a_run_from_before_only_for_what_it_was(tmp_path: Path) ->
         for order in ("listed", "shuffled")
     )
     assert made[0] == listed != shuffled
-
-
-@pytest.mark.parametrize(
-    ("flat", "value"),
-    [
-        ({"dataset": "folders", "set": "dataset.domains=[a,b] dataset.classes=[x,y] dataset.size=32"}, "listed"),
-        ({"set": "dataset.domains=[scan,sketch]"}, "all"),  # handwritten: no image has a patient
-    ],
-)
-def test_runs_from_before_know_the_patients_that_they_knew(flat: dict[str, str], value: str) -> None:
-    layers = resolve(flat).model_dump(mode="json")
-    assert layers["dataset"].pop("patients") == "all"
-    assert read_back(layers).dataset.patients == value
-    assert validating.validate(validating.sections_of_run({"resolved": layers})).dataset.patients == value

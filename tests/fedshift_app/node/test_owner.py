@@ -262,8 +262,8 @@ def test_private_training_is_charged_by_the_nodes_own_images(node: Any, folders:
     private = "privacy.name=dp-sgd privacy.noise_multiplier=2"
     node.answers("train", given=private, run_id="b" * 32)
     book = ledger.of_images(folders[0].path).read()
-    (one,) = book.runs["b" * 32].sampled
-    assert one.sampling_rate == 32 / one.images and one.rounds == 1
+    ((one, rounds),) = book.runs["b" * 32].sampled
+    assert one.sampling_rate == 32 / one.images and rounds == 1
     reply = node.answers("train", given=private, run_id="b" * 32)
     assert reply["metrics"]["num-examples"] == one.images
     spends = spending_of(resolve({"set": f"{SHORT} {private}"}), one.images)

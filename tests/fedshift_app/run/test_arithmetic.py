@@ -50,13 +50,13 @@ def config_of(folder: Path) -> Any:
 def test_what_most_nodes_report_is_taken_and_logged() -> None:
     config = resolve({})
     fields = dict(enumerate([NCHW, BF16, NCHW]))
-    settled, line = run_precision.settle(config, fields, None, here=False)
+    settled, line = run_precision.settle(config, fields, None)
     assert settled == config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": NCHW})})
     assert "float32/nchw" in line and "2 of 3 nodes" in line
     assert run_precision.agreed({1: BF16, 2: NCHW}) == (NCHW, 1)  # as many: what stands first
-    assert run_precision.settle(config, {}, None, here=False)[0].train.arithmetic == "hardware"
+    assert run_precision.settle(config, {}, None)[0].train.arithmetic == "hardware"
     by_name = resolve({"set": "train.precision=bf16"})
-    assert run_precision.settle(by_name, {}, None, here=True) == (by_name, "")
+    assert run_precision.settle(by_name, {}, None) == (by_name, "")
 
 
 def test_a_run_is_measured_resumed_and_repeated_with_its_choice(

@@ -76,8 +76,7 @@ def as_sweep(arguments: Sequence[str]) -> list[str]:
         if word not in (*keys, *methods, *experiments):
             raise ConfigError(
                 f"{as_found(word)} is neither a method nor an experiment; `fedshift methods` and `fedshift "
-                f"experiments` list them{meant(word, (*registry.METHODS, *known))}",
-                files.folder_remedy(word),
+                f"experiments` list them{meant(word, (*registry.METHODS, *known))}"
             )
     if not methods:
         raise ConfigError("costs: name one or more methods; `fedshift methods` lists them")
