@@ -28,11 +28,8 @@ Groups = Mapping[str, NDArray[np.str_] | None]
 
 
 @looks.handed_on()
-def check_data(config: RunConfig, nodes: int) -> float:
+def check_data(config: RunConfig, nodes: int) -> None:
     """Read every domain of the run and deal the shares, so that errors appear before the run starts.
-
-    Returns:
-        How many images a node trains on, on average.
 
     Raises:
         DataError: With the file or folder.
@@ -53,12 +50,11 @@ def check_data(config: RunConfig, nodes: int) -> float:
         for domain in cfg.domains
         if (domain, "train") in sets
     }
-    held = check_shares(config, nodes, {key: images.y for key, images in sets.items()}, groups)
+    check_shares(config, nodes, {key: images.y for key, images in sets.items()}, groups)
     catalog.forget()  # the nodes read for themselves
-    return held
 
 
-def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups | None = None) -> float:
+def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups | None = None) -> None:
     """Deal images to nodes by their labels, as a run does.
 
     Args:
@@ -67,9 +63,6 @@ def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups |
         labels: Of every domain and split that the run reads; missing domains are not checked.
         groups: Of domains whose images have some.
 
-    Returns:
-        How many images a node trains on, on average.
-
     Raises:
         DataError: If a domain has too few for its nodes.
         ConfigError: If the number of nodes does not fit.
@@ -77,20 +70,17 @@ def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups |
     cfg, allocation = config.dataset, config.allocation
     dealt = allocation.deal(cfg.domains, nodes, config.seed)
     classes = len(cfg.known().classes)
-    held = 0
     for domain in dict.fromkeys(dealt):
         if (domain, "train") not in labels:
             continue
         pool = np.concatenate([labels[domain, split] for split in allocation.pool])
         given = labels.get((domain, "validation"))
-        parts = domain_parts(
+        domain_parts(
             allocation.cut(given), dealt, domain, pool, classes, config.seed, cfg.public_share,
             groups.get(domain) if groups else None, only_test=cfg.patients == "listed",
         )  # fmt: skip
         if given is not None:
             divide_given(domain, "validation", given, dealt.count(domain), config.seed)
-        held += sum(len(part.train) for part in parts.values())
-    return held / len(dealt)
 
 
 def check_model(config: RunConfig) -> None:

@@ -303,17 +303,16 @@ def _prices(look: _Look) -> Iterator[Plot]:
         for front, corners in zip(fronts, steps, strict=True):
             axes.plot(*zip(*corners, strict=True), color=colours[front[0]], linewidth=1)
         names: list[tuple[float, float, str]] = []
-        others: list[tuple[float, float, str]] = []
         for i, (x, y, row) in enumerate(points):
             tagged = i in colours or row.is_baseline or not colours
             axes.plot(x, y, "o" if i in colours else "x", color=colours.get(i, TEXT if tagged else GRID))
-            (names if tagged else others).append((x, y, shortened(_label(row), look.most)))
+            names += [(x, y, shortened(_label(row), look.most))] * tagged
         xs = [x for x, *_ in points]
         axes.set_xscale("log" if max(xs) > LOG_FROM * min(xs) > 0 else "linear")
         axes.margins(x=0.18, y=0.12)
         axes.set(xlabel=what, ylabel=titled(f"{numbers.headline}, {look.what}", 3 * AXIS_LETTERS))
         axes.grid()
-        name_points(axes, names, [point[:2] for point in others], steps)
+        name_points(axes, names)
         best = [f"{_label(row)} {y:.2f} at {x:.4g}" for x, y, row in (points[i] for i in colours)]
         of_group = " of its group" * (len({row.group for row in rows}) > 1)
         alike = " that is scored as it is" * (len({row.scored for row in rows}) > 1)
