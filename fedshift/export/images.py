@@ -57,11 +57,6 @@ def find(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], 
         else:
             presence.check(path)
             raise ConfigError(f"there is no file and no folder {shown(path)}")
-    number = sum(not path.is_dir() for path in given)
-    if number > 1:  # nobody expects a score of one image
-        lines.append(
-            f"{plural(number, 'file is', 'files are')} not scored: a file given by name has no class; {_SCORED}"
-        )
     return pictures, lines
 
 

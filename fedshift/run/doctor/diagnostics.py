@@ -1,5 +1,6 @@
 """Finds problems of this machine that would prevent, end or slow down a run."""
 
+import itertools
 import os
 import re
 import resource
@@ -50,7 +51,15 @@ class Problem:
 
 def problems() -> list[Problem]:
     """Return all problems of this machine."""
-    return [*packages(), *folders(), *limits(), *memory(), *devices(), *ports(), *left_running()]
+    return [
+        *packages(),
+        *folders(),
+        *limits(),
+        *memory(),
+        *devices(),
+        *ports(),
+        *itertools.starmap(Problem, orphans.leftovers()),
+    ]
 
 
 def _requirements() -> list[Requirement] | None:
@@ -191,9 +200,3 @@ def refused(port: int, host: str = "") -> str:
 def has_onednn() -> bool:
     """Tell whether torch was built with oneDNN."""
     return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-
-
-def left_running() -> Iterator[Problem]:
-    """Yield processes of commands that were killed, which nobody waits for."""
-    for left in orphans.leftovers():
-        yield Problem(f"left running: {left.what}", left.command)

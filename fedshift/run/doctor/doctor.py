@@ -25,10 +25,6 @@ from fedshift_clients.training import machine, precision
 from fedshift_core.errors import ConfigError
 from fedshift_datasets.io import cache
 
-#: Instructions of a processor that decide how fast it trains, by their names in /proc/cpuinfo.
-FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "asimd", "bf16")
-CPU_INFO = Path("/proc/cpuinfo")
-
 
 def show(*, renew: bool, as_json: bool) -> int:
     """Print the machine, its stored choices and its problems; return the exit code.
@@ -55,9 +51,8 @@ def _print(report: Mapping[str, Any], problems: list[diagnostics.Problem], as_js
     if as_json:
         print(json.dumps({**report, "problems": list(map(asdict, problems))}, ensure_ascii=False))
     else:
-        flow = None if any(isinstance(part, Mapping | list) for part in report.values()) else False  # a line a list
         print(
-            yaml.safe_dump(_readable(report), sort_keys=False, allow_unicode=True, width=110, default_flow_style=flow)
+            yaml.safe_dump(_readable(report), sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
         )
         lines = [f"  {problem.what}\n    {problem.remedy}" for problem in problems]
         print("\n".join(["problems", *(lines or ["  none found"])]))
@@ -82,7 +77,7 @@ def facts() -> dict[str, Any]:
     return {
         "machine": {
             "is": machine.describe(), "system": platform.platform(), "cores": os.cpu_count(),
-            "cores_granted": diagnostics.cores_granted(), "flags": flags(), "memory": memory.total,
+            "cores_granted": diagnostics.cores_granted(), "memory": memory.total,
             "memory_free": memory.available,
             "gpus": [
                 {"name": gpu.name, "memory": gpu.total_memory, "capability": f"{gpu.major}.{gpu.minor}"} for gpu in gpus
@@ -108,15 +103,6 @@ def facts() -> dict[str, Any]:
         "asked": os.environ.get(node_precision.ASKED, ""),
         "choices": [_choice(path, entry) for path, entry in node_precision.entries()],
     }  # fmt: skip
-
-
-def flags() -> list[str]:
-    """Return the processor's relevant instructions; none if the system does not list them."""
-    if not CPU_INFO.is_file():
-        return []
-    lines = (line.partition(":") for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines())
-    names = next((words for key, _, words in lines if key.strip() in ("flags", "Features")), "")
-    return [flag for flag in FLAGS if flag in names.split()]
 
 
 def _choice(path: Path, entry: node_precision.Entry | None) -> dict[str, Any]:

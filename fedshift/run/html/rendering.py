@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from fedshift.run.texts import filled
 from fedshift_core.limits import encodable
-from fedshift_core.plural import plural
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -19,12 +17,4 @@ def render(template: str, content: Mapping[str, Any]) -> str:
         template: The name of a file of :data:`TEMPLATES`, without its ending.
         content: The variables of the template.
     """
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals["plural"] = plural
-    return encodable(environment.get_template(f"{template}.html.j2").render(content)) + "\n"
+    return encodable(filled(TEMPLATES / f"{template}.html.j2", html=True, **content))

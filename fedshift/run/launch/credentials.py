@@ -85,7 +85,8 @@ class Credentials:
         authority = _read(self.ca_certificate, x509.load_pem_x509_certificate)
         certificate = _read(self.certificate, x509.load_pem_x509_certificate)
         key = _read(self.key, _load_key)
-        anew = _renewed(self, certificate)
+        old, new = (self.certificate, self.key), ("fedshift", "credentials", "server", self.folder, "--host", "NAME")
+        anew = "; ".join(shlex.join(map(str, words)) for words in (("rm", *old), new))
         _check_dates(self.ca_certificate, authority, AUTHORITY_ANEW)
         left = _check_dates(self.certificate, certificate, anew)
         try:
@@ -144,18 +145,6 @@ def _check_dates(path: Path, certificate: x509.Certificate, anew: str) -> dateti
     if now > end:
         raise ConfigError(f"{path} expired on {end:{DATE}}", anew)
     return end - now
-
-
-def _renewed(made: Credentials, certificate: x509.Certificate) -> str:
-    """Return the commands that renew the SuperLink's certificate for the same names."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        held = [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
-    except (x509.ExtensionNotFound, ValueError):
-        held = []
-    hosts = [word for host in held or ["NAME"] for word in ("--host", host)]
-    old = shlex.join(["rm", str(made.certificate), str(made.key)])
-    return f"run: {old}; {shlex.join(['fedshift', 'credentials', 'server', str(made.folder), *hosts])}"
 
 
 def make_authority(folder: Path) -> list[Path]:

@@ -21,14 +21,6 @@ MISLEADING = (
     "flwr federation simulation-config",
 )
 
-#: Ray says this every ten seconds: the folder that it writes to, how full its disk is, in per cent, and the GB left.
-FULL_DISK = re.compile(
-    r"file_system_monitor\.cc:\d+: (.+) is over (\d+(?:\.\d+)?)% full, available space: (\d+(?:\.\d+)?) GB;"
-)
-DISK_IS_FULL = (
-    "the disk of {} is more than {} % full, {:.1f} GB are left: a simulation whose messages do not fit in memory "
-    "writes them there, and fails if it cannot\n"
-)
 _ROUND = re.compile(r"round +\d+/\d+  ")  # the line of a round (``console.round_line``)
 
 
@@ -90,13 +82,11 @@ def call(
 
 def _pass_on(lines: Iterable[str], to: TextIO, *, early: bool = False) -> bool:
     """Pass lines on; return whether it was left ``early``, with the sign of the run's end."""
-    colour, disk_shown = coloured(to), False
+    colour = coloured(to)
     for line in lines:
         if early and is_end(line):
             return True
         shown = cleaned(line, colour=colour)
-        if found := FULL_DISK.search(line):
-            shown, disk_shown = None if disk_shown else DISK_IS_FULL.format(found[1], found[2], float(found[3])), True
         if shown is not None:
             to.write(shown)
             to.flush()

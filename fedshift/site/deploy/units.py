@@ -8,9 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from jinja2 import Environment, FileSystemLoader
-
 from fedshift.run.launch import processes
+from fedshift.run.texts import filled
 from fedshift.site.deploy import supernode
 from fedshift.site.deploy.supernode import NODE_CONFIG
 from fedshift_app.node import chained_log, state_folder
@@ -48,10 +47,9 @@ def _rendered(name: str, options: Sequence[str], **more: str) -> str:
         raise ConfigError(f"--systemd: {as_found(wrong[0])} has characters that cannot be printed")
     here = [str(Path(option).absolute()) if Path(option).is_file() else option for option in options]
     words = " ".join(_word(word).replace("$", "$$") for word in [processes.command("fedshift"), name, *here])
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True)  # not HTML
-    template = environment.get_template("unit.service.j2")
-    title, command = f"FedShift {name}", f"fedshift {name}"
-    return template.render(title=title, command=command, words=words, user=USER, home=HOME, **more)
+    about: dict[str, str] = {"images": "", "off": "", "title": f"FedShift {name}", "command": f"fedshift {name}"}
+    template = Path(__file__).with_name("unit.service.j2")
+    return filled(template, words=words, user=USER, home=HOME, **about | more)
 
 
 def _word(text: str) -> str:
