@@ -28,8 +28,11 @@ Groups = Mapping[str, NDArray[np.str_] | None]
 
 
 @looks.handed_on()
-def check_data(config: RunConfig, nodes: int) -> None:
+def check_data(config: RunConfig, nodes: int) -> float:
     """Read every domain of the run and deal the shares, so that errors appear before the run starts.
+
+    Returns:
+        How many images a node trains on, on average.
 
     Raises:
         DataError: With the file or folder.
@@ -50,11 +53,12 @@ def check_data(config: RunConfig, nodes: int) -> None:
         for domain in cfg.domains
         if (domain, "train") in sets
     }
-    check_shares(config, nodes, {key: images.y for key, images in sets.items()}, groups)
+    held = check_shares(config, nodes, {key: images.y for key, images in sets.items()}, groups)
     catalog.forget()  # the nodes read for themselves
+    return held
 
 
-def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups | None = None) -> None:
+def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups | None = None) -> float:
     """Deal images to nodes by their labels, as a run does.
 
     Args:
@@ -63,6 +67,9 @@ def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups |
         labels: Of every domain and split that the run reads; missing domains are not checked.
         groups: Of domains whose images have some.
 
+    Returns:
+        How many images a node trains on, on average.
+
     Raises:
         DataError: If a domain has too few for its nodes.
         ConfigError: If the number of nodes does not fit.
@@ -70,17 +77,20 @@ def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups |
     cfg, allocation = config.dataset, config.allocation
     dealt = allocation.deal(cfg.domains, nodes, config.seed)
     classes = len(cfg.known().classes)
+    held = 0
     for domain in dict.fromkeys(dealt):
         if (domain, "train") not in labels:
             continue
         pool = np.concatenate([labels[domain, split] for split in allocation.pool])
         given = labels.get((domain, "validation"))
-        domain_parts(
+        parts = domain_parts(
             allocation.cut(given), dealt, domain, pool, classes, config.seed, cfg.public_share,
             groups.get(domain) if groups else None, only_test=cfg.patients == "listed",
         )  # fmt: skip
         if given is not None:
-            divide_given(domain, "validation", given, dealt.count(domain), config.seed)
+            divide_given(domain, given, dealt.count(domain), config.seed)
+        held += sum(len(part.train) for part in parts.values())
+    return held / len(dealt)
 
 
 def check_model(config: RunConfig) -> None:

@@ -218,7 +218,7 @@ def given_validation(config: RunConfig, where: Place) -> ImageSet | None:
     if not where.shared:
         return given
     held = holdings.dealt(config, where.num_partitions)
-    parts = divide_given(where.domain, "validation", given.y, held.count(where.domain), config.seed)
+    parts = divide_given(where.domain, given.y, held.count(where.domain), config.seed)
     return given.select(parts[held[: where.partition_id].count(where.domain)])
 
 

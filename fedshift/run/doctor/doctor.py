@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 import yaml
 
 from fedshift.run.doctor import diagnostics, hub
-from fedshift.run.doctor.diagnostics import RUNS, existing, refused
+from fedshift.run.doctor.diagnostics import RUNS
 from fedshift_app import __version__
 from fedshift_app.config.files import APP
 from fedshift_app.node import precision as node_precision
@@ -72,7 +71,7 @@ def _readable(value: Any) -> Any:
 
 def facts() -> dict[str, Any]:
     """Return the description of this machine as a JSON object."""
-    memory, images = psutil.virtual_memory(), cache.cache_dir()
+    memory = psutil.virtual_memory()
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     return {
         "machine": {
@@ -85,20 +84,15 @@ def facts() -> dict[str, Any]:
         },
         "torch": {
             "version": str(torch.__version__), "cuda": torch.version.cuda, "threads": torch.get_num_threads(),
-            "vectors": torch.backends.cpu.get_cpu_capability(), "onednn": diagnostics.has_onednn(),
+            "vectors": torch.backends.cpu.get_cpu_capability(),
             "bf16": precision.has_bf16(precision.default_device()),
         },
         "versions": {"fedshift": __version__, "python": platform.python_version()}
         | {name: diagnostics.installed(name) for name in VERSIONS_OF},
         "extras": diagnostics.extras(),
         "folders": {
-            "images": str(images), "images_free": shutil.disk_usage(existing(images)).free,
-            "state": str(state_folder.state_dir()), "runs": str(Path(RUNS).absolute()),
-            "runs_free": shutil.disk_usage(existing(Path(RUNS))).free,
-        },
-        "ports": {
-            "loopback": not refused(0, diagnostics.LOOPBACK), "superlink": diagnostics.SUPERLINK,
-            "superlink_free": not refused(diagnostics.SUPERLINK),
+            "images": str(cache.cache_dir()), "state": str(state_folder.state_dir()),
+            "runs": str(Path(RUNS).absolute()),
         },
         "asked": os.environ.get(node_precision.ASKED, ""),
         "choices": [_choice(path, entry) for path, entry in node_precision.entries()],

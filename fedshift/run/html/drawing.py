@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -23,7 +22,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-TEMPLATES = Path(__file__).parent / "templates"
+from fedshift.run.texts import TEMPLATES
+
 #: By name of a CSS variable, the colours of the light theme.
 THEME: dict[str, str] = dict(re.findall(r"--(\w+):(#\w{6})", (TEMPLATES / "light.css").read_text(encoding="utf-8")))
 TEXT, GRID = THEME["fg"], THEME["grid"]
@@ -215,12 +215,18 @@ def heat_map(axes: Axes, shares: Sequence[Sequence[float]], texts: Sequence[Sequ
             axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=9)
 
 
-def heat_key(figure: Figure, axes: Axes, most: float, what: str) -> None:
-    """Draw the colour key of a heat map, from 0 to ``most``, below ``axes``."""
+def heat_key(figure: Figure, axes: Axes, most: float) -> None:
+    """Draw the colour key of a heat map of training images, from 0 to ``most``, below ``axes``."""
     red, green, blue = mpl.colors.to_rgb(HEAT)
     ends = [(red, green, blue, 0.0), (red, green, blue, 1.0)]
     colours = mpl.colors.LinearSegmentedColormap.from_list("heat", ends)
-    _key(figure, axes, mpl.cm.ScalarMappable(mpl.colors.Normalize(0, most), colours), what, MaxNLocator(nbins=5))
+    _key(
+        figure,
+        axes,
+        mpl.cm.ScalarMappable(mpl.colors.Normalize(0, most), colours),
+        "training images of the class",
+        MaxNLocator(nbins=5),
+    )
 
 
 def class_key(figure: Figure, axes: Axes, classes: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import subprocess
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ def is_end(line: str) -> bool:
 
 
 def call(
-    command: Sequence[str], folder: Path, env: Mapping[str, str], out: TextIO, err: TextIO, *, early: bool = False
+    command: Sequence[str], folder: Path, env: Mapping[str, str], out: TextIO | None = None, *, early: bool = False
 ) -> int:
     """Run a program to its end, print its cleaned lines, and return its exit code.
 
@@ -59,8 +60,7 @@ def call(
         command: The program, with its arguments.
         folder: Where it runs.
         env: Its environment.
-        out: Where its standard output goes.
-        err: Where its standard error goes.
+        out: Where its lines go; None for standard output and error.
         early: End it when the ServerApp has written all; the exit code is then 0.
     """
     process = subprocess.Popen(
@@ -69,11 +69,11 @@ def call(
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stderr is not None
-    errors_thread = threading.Thread(target=_pass_on, args=(process.stderr, err), daemon=True)
+    errors_thread = threading.Thread(target=_pass_on, args=(process.stderr, out or sys.stderr), daemon=True)
     with process.stdout, process.stderr:
         errors_thread.start()
         try:
-            return 0 if _pass_on(process.stdout, out, early=early) else process.wait()
+            return 0 if _pass_on(process.stdout, out or sys.stdout, early=early) else process.wait()
         finally:  # as subprocess.run does
             process.kill()
             process.wait()

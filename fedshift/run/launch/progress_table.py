@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,7 +18,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedshift.run.launch import log_filter
 from fedshift_app.run import status
 from fedshift_app.run.console import duration
 from fedshift_app.run.files import METRICS_FILE
@@ -29,6 +28,7 @@ from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 
 AROUND = 12  # lines of the terminal that are no domain's
 LOOK_SECONDS = 0.5
+CELLS = 20  # of the bar
 
 
 class Watched:
@@ -102,6 +102,23 @@ def features_line(watched: Watched) -> str:
     return f"features of images, computed once: {watched.features['done']:,} of {watched.features['of']:,}{left}"
 
 
+def line_of(watched: Watched) -> str:
+    """Return how a run stands in a line: a bar, the round, the average and the worst domain, the time left."""
+    run = watched.status
+    if watched.features or not run:
+        return features_line(watched) or "the run is being prepared"
+    done, total = len(watched.rounds), max(int(run.get("rounds") or 0), 1)
+    bar = ("#" * (CELLS * min(done, total) // total)).ljust(CELLS, ".")
+    parts = [f"{run.get('method')} on {run.get('experiment')}", f"[{bar}] {done}/{total}"]
+    for accuracy in [line["accuracy"] for line in watched.rounds if line["accuracy"]][-1:]:
+        parts.append(f"avg {percent(average(accuracy))}")
+        known = [(value, name) for name, value in accuracy.items() if value is not None]
+        parts += [f"worst {plain(name, MOST_NAME)} {percent(value)}" for value, name in sorted(known)[:1]]
+    if watched.left:
+        parts.append(f"left {duration(watched.left)}")
+    return "  ".join([*parts, f"{run.get('state')}: {run.get('answered')} of {run.get('asked')} answered"])
+
+
 def picture(watched: Watched, console: Console) -> RenderableType:
     """Return the table of a run: its state, and the accuracy of each domain, now and in its best round.
 
@@ -112,13 +129,7 @@ def picture(watched: Watched, console: Console) -> RenderableType:
     run, rounds = watched.status, watched.rounds
     if watched.features or not run:
         return Text(features_line(watched))
-    head = Text.assemble(
-        (f"{run.get('method')} on {run.get('experiment')}", "bold"),
-        f"  round {run.get('round')} of {run.get('rounds')}, {run.get('state')}: "
-        f"{run.get('answered')} of {run.get('asked')} answered",
-        "" if watched.left is None else f"  left {duration(watched.left)}",
-        no_wrap=False, overflow="fold",
-    )  # fmt: skip
+    head = Text(line_of(watched), overflow="fold")
     if not rounds:
         return head
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -148,16 +159,17 @@ class Screen:
 
     Args:
         console: Where the table is drawn.
-        out: Where the lines of a program go; None for standard output and error.
+        out: As the attribute.
 
     Attributes:
+        out: Where the lines of a program go; None for standard output and error.
         note: Is handed the run folder at the end of a run, also where it fails.
     """
 
     note: Callable[[Path], None] | None = None
 
     def __init__(self, console: Console | None = None, out: TextIO | None = None) -> None:
-        self._console, self._out = console, out
+        self._console, self.out = console, out
         self._watched: Watched | None = None
         self._looked = 0.0
 
@@ -177,10 +189,6 @@ class Screen:
             self._looked = time.monotonic()
             self._watched.look()
         return picture(self._watched, self._console)
-
-    def call(self, command: Sequence[str], folder: Path, env: Mapping[str, str], *, early: bool = False) -> int:
-        """Run a program to its end, with its lines above the table; arguments and result as ``log_filter.call``."""
-        return log_filter.call(command, folder, env, self._out or sys.stdout, self._out or sys.stderr, early=early)
 
 
 def possible() -> bool:

@@ -68,7 +68,7 @@ def run(
                 check_data(config, nodes)
                 return runner.run_inline(flat, nodes, worker_count.workers(config, nodes, workers), shown)
             begun = begun or stack.enter_context(_begun(flat, launch))
-            return runner.run_simulation(begun, flat, nodes, partial(_settled, config, nodes, launch), shown)
+            return runner.run_simulation(begun, flat, nodes, partial(_settled, config, nodes, launch, new), shown)
 
 
 def _begun(flat: dict[str, Any], launch: dict[str, Any]) -> "AbstractContextManager[Begun]":
@@ -97,11 +97,13 @@ def _checked(flat: dict[str, Any], launch: dict[str, Any]) -> "tuple[RunConfig, 
     return config, nodes
 
 
-def _settled(config: "RunConfig", nodes: int, launch: dict[str, Any]) -> "Resources":
+def _settled(config: "RunConfig", nodes: int, launch: dict[str, Any], new: bool) -> "Resources":
     """Check the data of a simulation, and return the resources of its clients."""
     from fedshift.run.checking import check_data
-    from fedshift.run.launch import runner
+    from fedshift.run.launch import advice, runner
 
-    check_data(config, nodes)
+    images = check_data(config, nodes)
+    if new and (hint := advice.faster_inline(config, nodes, images)):
+        typer.echo(hint, err=True)
     limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
     return runner.resources(config, nodes, *limits)

@@ -49,7 +49,7 @@ def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequenc
     texts = [list(map(str, counts)) for _, counts in rows] if len(classes) <= NAMED and most < 10_000 else ()
     heat_map(axes, [[count / most for count in counts] for _, counts in rows], texts)
     label(axes, classes, [name for name, _ in rows])
-    heat_key(figure, axes, most, "training images of the class")
+    heat_key(figure, axes, most)
     title = f"Training images of each class on {plural(len(nodes), 'node')}: at most {most} of one class. {said}."
     return Plot(figure, "class-counts", title, f"{said}; a column is a class: how many training images it holds.")
 

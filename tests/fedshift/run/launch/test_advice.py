@@ -1,4 +1,4 @@
-"""Names of nodes, and files that are broken."""
+"""Advice before a run, names of nodes, and files that are broken."""
 
 from pathlib import Path
 
@@ -8,12 +8,41 @@ from image_trees import noise_sites
 
 from fedshift.data import init as init_files
 from fedshift.run import checking
-from fedshift.run.launch import credentials
+from fedshift.run.launch import advice, credentials
 from fedshift.site.deploy import exporting
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME
 from fedshift_datasets.sets import folders
+
+# --- One line where engine=inline would be much faster, by a rule; and none elsewhere ---
+
+
+MANY = "federation.participation=0.05 train.epochs=1 model.name=cnn"
+
+
+def advice_for(nodes: int, images: float, more: str = "") -> str:
+    return advice.faster_inline(resolve({"experiment": "handwritten", "set": f"{MANY} {more}"}), nodes, images)
+
+
+def test_many_clients_with_a_small_network_and_few_images_get_a_hint() -> None:
+    line = advice_for(1000, 35.6)
+    assert line.startswith("hint: 50 clients a round, each with a small network and 36 images to pass, wait for")
+    assert "engine=inline would be much faster" in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("nodes", "images", "more"),
+    [
+        (300, 36, ""),  # 15 clients a round
+        (1000, 501, ""),
+        (1000, 36, "model.per_node=[cnn,resnet10] method.name=fedproto"),
+    ],
+)
+def test_others_are_not(nodes: int, images: float, more: str) -> None:
+    assert advice_for(nodes, images, more) == ""
+
 
 # --- A run on a folder with a broken file names the command that finds all of them, and the key that goes ---
 

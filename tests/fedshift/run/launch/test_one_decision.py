@@ -127,7 +127,7 @@ def test_what_one_takes_all_take(tmp_path: Path, mess: Callable[[Path], None], d
     for path in (made, experiment(tmp_path / "own.yaml", root, domains)):
         assert prepare.prepare(str(path), [], as_json=False) == 0
         config = as_run(path)
-        checking.check_data(config, len(domains))
+        assert checking.check_data(config, len(domains)) > 0
         for index, domain in enumerate(domains):
             alone = Place(domain, index, -1, config.dataset.source(root), shared=False, threads=1)
             for where in (as_node(config, domain, index, len(domains)), alone):
