@@ -1,5 +1,6 @@
 """``fedshift methods``, ``datasets``, ``models`` and other lists, ``papers`` and ``cite``."""
 
+import html
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -84,7 +85,7 @@ def commands(name: str = "") -> None:
     """
     from fedshift.cli import commands_page
 
-    typer.echo(commands_page.markdown(name), nl=False)
+    typer.echo(html.unescape(commands_page.markdown(name)), nl=False)
 
 
 @command(app, "datasets")

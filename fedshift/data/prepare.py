@@ -28,12 +28,10 @@ from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
 from fedshift_datasets import catalog
 from fedshift_datasets.base import ImageSet, Split
-from fedshift_datasets.corruptions import CORRUPTIONS
 from fedshift_datasets.io import feature_store, looks
 from fedshift_datasets.partition.allocation import Allocation
 from fedshift_datasets.quality import checkup
-from fedshift_datasets.quality.corruption_sheet import corruption_sheet
-from fedshift_datasets.quality.preview import contact_sheet
+from fedshift_datasets.quality.preview import contact_sheet, corruption_sheet
 
 SKIP = "dataset.skip_broken="
 
@@ -272,4 +270,4 @@ def _sheet(classes: tuple[str, ...], sets: dict[str, ImageSet], per_class: int, 
     levels = [text.strip() for text in severities.split(",")]
     if not {*levels} <= {*"12345"}:
         raise ConfigError(f"--corruptions is {as_found(severities)}; allowed are severities from 1 to 5, with commas")
-    return corruption_sheet(next(iter(sets.values())), CORRUPTIONS, tuple(map(int, levels)))
+    return corruption_sheet(next(iter(sets.values())), tuple(map(int, levels)))

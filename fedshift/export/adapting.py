@@ -36,14 +36,10 @@ def check(adapt: str, *, clean: bool, in_order: bool) -> None:
 
 
 def summary(adapt: str, number: int, *, clean: bool, in_order: bool) -> str:
-    """Return a line on the adaptation and its settings."""
-    how = {
-        TENT: f"Adam, lr {TentParams().lr:g}",
-        EATA: f"SGD, lr {EATAParams().lr:g}" + ("" if clean else ", no Fisher values: no --clean images"),
-        T3A: f"{T3AParams().supports} supports a class",
-    }[adapt]
+    """Return a line on the adaptation: what its results depend on."""
     order = "as they are listed" if in_order else "mixed, the same in each call (--in-order: as listed)"
-    return f"{adapt}: {how}, batches of {number}; results depend on the order of the images, which is {order}"
+    fisher = "" if clean or adapt != EATA else " without --clean images and so without Fisher values,"
+    return f"{adapt}:{fisher} batches of {number}; results depend on the order of the images, which is {order}"
 
 
 def program(

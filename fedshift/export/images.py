@@ -57,11 +57,6 @@ def find(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], 
         else:
             presence.check(path)
             raise ConfigError(f"there is no file and no folder {shown(path)}")
-    number = sum(not path.is_dir() for path in given)
-    if number > 1:  # nobody expects a score of one image
-        lines.append(
-            f"{plural(number, 'file is', 'files are')} not scored: a file given by name has no class; {_SCORED}"
-        )
     return pictures, lines
 
 
@@ -92,19 +87,12 @@ def _in_folder(folder: Path, classes: Sequence[str]) -> tuple[list[Picture], str
             below = sorted(layout.files_below([folder]))
             taken = [Picture(path) for path in below if pictures.is_image_name(path.name)]
             ignored = [path.name for path in below]
-            note = f"{shown(folder)} is not scored: {_why(list(labels), others, classes)}"
+            inner, known = some(others, 3) or "none", some(classes, MOST_CLASSES)
+            note = f"{shown(folder)} is not scored: its folders are {inner}, the classes {known}; {_SCORED}"
     pictures.warn_of_ignored(folder, pictures.not_taken(ignored))
     if not taken:
         raise ConfigError(f"{shown(folder)} holds no image; accepted are {', '.join(pictures.SUFFIXES)}")
     return taken, note
-
-
-def _why(inner: Sequence[str], others: Sequence[str], classes: Sequence[str]) -> str:
-    """Return why the images of a folder have no labels."""
-    if not inner:
-        return f"there are no folders in it; {_SCORED}"
-    are = "is no class" if len(others) == 1 else "are no classes"
-    return f"{some(others, 3)} {are} of the model, which has {some(classes, MOST_CLASSES)}; {_SCORED}"
 
 
 def read(path: Path, size: int, form: Form) -> Decoded:

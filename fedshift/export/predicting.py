@@ -48,6 +48,13 @@ class Metrics:
 
     confusion: NDArray[np.int64]
 
+    @classmethod
+    def of(cls, labels: Sequence[int], chosen: NDArray[np.int64], classes: int) -> "Metrics":
+        """Count images by their true and their predicted class, each (N,)."""
+        confusion = np.zeros((classes, classes), np.int64)
+        np.add.at(confusion, (np.array(labels, np.int64), chosen), 1)
+        return cls(confusion)
+
     @property
     def images(self) -> int:
         """The number of labelled images."""
@@ -131,11 +138,10 @@ class Predicted:
 
     def metrics(self) -> Metrics | None:
         """Return the metrics of the labelled images; None if there are none, or images have other targets."""
-        pairs = [(p.label, k) for p, k in zip(self.pictures, self.chosen, strict=True) if p.label is not None]
-        confusion = np.zeros((len(self.model.classes),) * 2, np.int64)
-        for place in pairs:
-            confusion[place] += 1
-        return Metrics(confusion) if pairs and self.made is None else None
+        labels = [picture.label for picture in self.pictures if picture.label is not None]
+        known = np.array([picture.label is not None for picture in self.pictures], bool)
+        usable = labels and self.made is None
+        return Metrics.of(labels, self.chosen[known], len(self.model.classes)) if usable else None
 
 
 def predict(

@@ -46,7 +46,6 @@ def made(scorer: Scorer, form: Form) -> bytes:
     Raises:
         FedShiftError: If the conversion fails, or the program's scores differ from the model's.
     """
-    check_form(form)
     with tempfile.TemporaryDirectory(prefix="fedshift-") as folder:
         path = Path(folder) / FILES[form]
         with _errors_in_a_line(form), torch.no_grad(), _quiet():

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedshift_core import atomic_io
-from fedshift_core.errors import ConfigError
-from fedshift_core.limits import WHOLE_PATH, shown
 
 STEM = "withdrawal"
 
@@ -39,18 +36,3 @@ def written(folder: Path, content: dict[str, Any], key: ec.EllipticCurvePrivateK
 def earlier(folder: Path) -> Sequence[Path]:
     """Return the receipts of a folder, without their signatures."""
     return sorted(folder.glob(f"{STEM}-*.json"))
-
-
-def key_of(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the private key of a SuperLink's certificate, ``server.key``.
-
-    Raises:
-        ConfigError: If it cannot be read, or is no key on an elliptic curve.
-    """
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"sign={shown(path, WHOLE_PATH)} cannot be read: {error}") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"sign={shown(path, WHOLE_PATH)} is no key on an elliptic curve, as a server.key is")
-    return key

@@ -193,10 +193,8 @@ def write(folder: Path, fields: Mapping[str, Any], data: bytes, card: Callable[[
         card: Returns the card of the model.
 
     Raises:
-        ConfigError: If the folder exists, or cannot be made.
-        DiskError: If it cannot be written to.
+        DiskError: If it exists, or cannot be made or written to.
     """
-    check_free(folder)
     file = FILES[fields["form"]]
     model = described(fields, data, shown(folder))
     with atomic_io.writing(folder):

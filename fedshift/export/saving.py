@@ -1,6 +1,7 @@
 """``fedshift save``: exports the model of a run into a folder."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,7 @@ from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import agreement, checkpoints, initial_model, sections
 from fedshift_app.run import build as run_build
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
-from fedshift_clients.base import RoundInputs
 from fedshift_clients.training.node import MODEL_PART
-from fedshift_clients.training.settings import ModelConfig
 from fedshift_core import atomic_io
 from fedshift_core.accuracies import average
 from fedshift_core.arrays import Arrays
@@ -36,6 +35,7 @@ from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import BN_SCORE
 from fedshift_datasets.base import Source
+from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 
@@ -96,8 +96,7 @@ def taken(record: Record, wanted: Wanted) -> tuple[RunConfig, Arrays, dict[str, 
     before = _before_a_score(record.config, wanted.before)
     node, config = None if wanted.node is None else _node(checkpoint, wanted.node), record.config
     if node is not None and config.model.per_node:
-        where = Place(node.domain, node.partition_id, -1, Source(), True, 0)
-        config = with_network(config, setup.own_network(config, where))
+        config = with_network(config, node.partition_id, domain=node.domain)
     config = _normalised(config, checkpoint, node)
     arrays = _arrays(record, config, checkpoint, node, shared=wanted.shared)
     with saved.in_a_line(f"save: {shown(record.folder)}"):
@@ -251,16 +250,18 @@ def _node(checkpoint: Checkpoint, index: int) -> Node:
     for node in checkpoint.nodes:
         if node.index == index:
             return node
-    raise ConfigError(f"--node: there is no node {index}; the run has {_listed(checkpoint.nodes)}")
+    raise ConfigError(f"--node: there is no node {index}; the run has {listed(checkpoint.nodes)}")
 
 
-def _listed(nodes: list[Node]) -> str:
+def listed(nodes: Sequence[Node]) -> str:
+    """Return some of the nodes, for a message."""
     return some([f"{node.index} ({node.domain})" for node in nodes], MOST_NODES_LISTED) or "none"
 
 
-def with_network(config: RunConfig, network: ModelConfig) -> RunConfig:
-    """Return a configuration with one network."""
-    return config.model_copy(update={"model": network.model_copy(update={"per_node": ()})})
+def with_network(config: RunConfig, number: int, network: str = "", domain: str = "") -> RunConfig:
+    """Return a configuration with a node's network alone, by its number or the network that it was started with."""
+    own = setup.own_network(config, Place(domain, number, -1, Source(), False, 0, network))
+    return config.model_copy(update={"model": own.model_copy(update={"per_node": ()})})
 
 
 def _arrays(record: Record, config: RunConfig, checkpoint: Checkpoint, node: Node | None, *, shared: bool) -> Arrays:
@@ -269,14 +270,13 @@ def _arrays(record: Record, config: RunConfig, checkpoint: Checkpoint, node: Nod
     Raises:
         ConfigError: If a part differs between nodes and no node is named, or the reverse.
     """
-    client = scorer.bare_client(config, config.model, node.index if node else 0)
-    client.prepare(RoundInputs(_knowledge(record, checkpoint, node)))
-    needed = scorer.needs(client)
+    knowledge = _knowledge(record, checkpoint, node)
+    needed = scorer.needs_of(config, knowledge, node.index if node else 0)
     personal = [name for name in needed.weights if name not in checkpoint.weights]
     if record.config.model.per_node:
         personal = list(needed.weights)
     arrays = {name: checkpoint.weights[name] for name in needed.weights if name not in set(personal)}
-    arrays |= {scorer.KNOWLEDGE + name: client.knowledge[name] for name in needed.knowledge}
+    arrays |= {scorer.KNOWLEDGE + name: knowledge[name] for name in needed.knowledge}
     if node is not None and (personal or record.config.images.normalization == "fixed"):
         return arrays | _personal(record, checkpoint, node, personal)
     if bool(personal) != shared:
@@ -292,7 +292,7 @@ def _not_so(record: Record, checkpoint: Checkpoint, personal: list[str]) -> str:
     reason = f"save: with {record.config.method['name']!r} each node has its own model"
     if record.deployed:
         return f"{reason}, parts of which are on the nodes: --shared saves the rest, for `fedshift save-node` there"
-    return f"{reason}: give --node, one of {_listed(checkpoint.nodes)}"
+    return f"{reason}: give --node, one of {listed(checkpoint.nodes)}"
 
 
 def _personal(record: Record, checkpoint: Checkpoint, node: Node, names: list[str]) -> Arrays:
@@ -324,11 +324,17 @@ def personal_parts(memory: Arrays, names: list[str], whose: str) -> Arrays:
     return {name: memory[MODEL_PART + name] for name in names}
 
 
-def _knowledge(record: Record, checkpoint: Checkpoint, node: Node | None) -> Arrays:
-    """Return the arrays that the server sends a node in addition to weights before a score; default: first node."""
+def restored(record: Record, checkpoint: Checkpoint) -> DomainStrategy[Any]:
+    """Return a run's strategy as it was at a checkpoint."""
     _, federation = run_build.prepare(record.config, record.engine, initial_model.plain(record.config))
     strategy = run_build.strategy_of(record.config, federation, lambda *_: None)
     run_build.restore(strategy, checkpoint)
+    return strategy
+
+
+def _knowledge(record: Record, checkpoint: Checkpoint, node: Node | None) -> Arrays:
+    """Return the arrays that the server sends a node in addition to weights before a score; default: first node."""
+    strategy = restored(record, checkpoint)
     chosen = node or checkpoint.nodes[0]
     return dict(strategy.knowledge_for(chosen, Ask(checkpoint.server_round, False)))
 
@@ -338,7 +344,7 @@ def _check_same_for_all(record: Record, checkpoint: Checkpoint, names: tuple[str
     first, *others = (_knowledge(record, checkpoint, node) for node in checkpoint.nodes)
     for name in names:
         if any(name not in other or first[name].tobytes() != other[name].tobytes() for other in others):
-            one = f"fedshift save RUN --node N saves that of one of {_listed(checkpoint.nodes)}"
+            one = f"fedshift save RUN --node N saves that of one of {listed(checkpoint.nodes)}"
             reason = f"save: the server gives each node its own {name}, which no file for all nodes can contain"
             raise ConfigError(reason, remedy="" if record.deployed else one)
 

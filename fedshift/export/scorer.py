@@ -20,7 +20,6 @@ from fedshift_app.node import loading, setup
 from fedshift_clients.base import ClientSetup, DomainClient, RoundInputs
 from fedshift_clients.models import weights
 from fedshift_clients.training.node import MODEL_PART
-from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest, shown
@@ -93,15 +92,14 @@ class Scorer(nn.Module):
         return None if place is None else self.get_buffer(place)
 
 
-def bare_client(config: RunConfig, network: ModelConfig, index: int = 0) -> DomainClient:
+def bare_client(config: RunConfig, index: int = 0) -> DomainClient:
     """Return a node's client without images, around a model with the run's initial weights, on the CPU.
 
     Args:
-        config: The run's.
-        network: The node's own.
+        config: The run's, with the node's own network.
         index: The node's.
     """
-    size = config.dataset.pixels
+    network, size = config.model, config.dataset.pixels
     none = ImageSet(np.zeros((0, size, size, 3), np.uint8), np.zeros(0, np.int64))
     train = config.train.model_copy(update={"precision": "float32"})
     about = ClientSetup(config.seed, index, torch.device("cpu"), network, train, config.images, rounds=config.rounds)
@@ -176,6 +174,13 @@ def needs(client: DomainClient) -> Needs:
     return Needs(weights, tuple(sorted(knowledge.read & client.knowledge.keys())))
 
 
+def needs_of(config: RunConfig, knowledge: Arrays, index: int = 0) -> Needs:
+    """Return the arrays that the client of a node, by default the first, classifies with, as :func:`needs`."""
+    client = bare_client(config, index)
+    client.prepare(RoundInputs(knowledge))
+    return needs(client)
+
+
 def _owner(name: str) -> str:
     return name.rpartition(".")[0]
 
@@ -192,7 +197,7 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
     Raises:
         FedShiftError: If a name, a shape, a type or a number does not fit the network, or one is not taken by it.
     """
-    client = bare_client(config, config.model, index)
+    client = bare_client(config, index)
     knowledge = knowledge_in(arrays)
     client.prepare(RoundInputs(knowledge))
     weights = {name: array for name, array in arrays.items() if not name.startswith(KNOWLEDGE)}

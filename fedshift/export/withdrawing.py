@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from fedshift.export import receipt, remains
+from fedshift.export import receipt, remains, saving
 from fedshift.run import reading
 from fedshift.run.launch import credentials
 from fedshift.run.reading import Record
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import one_time_payload
-from fedshift_app.run import agreement, build, checkpoints, initial_model, single_nodes
+from fedshift_app.run import agreement, checkpoints, single_nodes
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE
 from fedshift_app.run.folder import RunFolder, weights_hash
@@ -31,7 +31,7 @@ from fedshift_core.arrays import digest as digest_of
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.frozen import FrozenDict
-from fedshift_core.limits import WHOLE_PATH, Refused, as_found, shown, some
+from fedshift_core.limits import WHOLE_PATH, Refused, as_found, shown
 from fedshift_core.methods.feature_sums import COUNTS
 from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
@@ -44,7 +44,6 @@ from fedshift_strategies.methods.feature_sums import FeatureSumsStrategy
 
 KEYS = ("node", "sums", "key", "sign", "method.ridge")
 FORM = "node=NAME [sums=FILE key=NODE.pub] [sign=server.key] [method.ridge=NUMBER]"
-MOST_NAMED = 8  # nodes of a message
 _KEPT = ("run_id", "nodes", "images", "arithmetic", "asked", "git")  # of ``config.yaml``
 
 
@@ -132,11 +131,8 @@ def run(folder: str, arguments: Sequence[str], *, dry: bool) -> str:
         FedShiftError: If an argument is wrong, the run is of a method that trains, the sums cannot be the site's, or
             too little would be left. Nothing has changed then.
     """
-    given, path, key = _given(arguments), user_path(folder, "withdraw"), None
-    if "sign" in given:
-        sign = user_path(given["sign"], "sign")
-        credentials.check_private(sign)
-        key = receipt.key_of(sign)
+    given, path = _given(arguments), user_path(folder, "withdraw")
+    key = credentials.private_key(user_path(given["sign"], "sign")) if "sign" in given else None
     plan = planned(path, given)
     lines = plan.lines()
     if dry:
@@ -270,10 +266,8 @@ def _node(name: str, nodes: Sequence[Node]) -> Node:
     found = found or [node for node in nodes if same_names.same(node.domain, name)]
     if len(found) == 1:
         return found[0]
-    known = some([f"{node.index} ({node.domain})" for node in found or nodes], MOST_NAMED)
-    raise ConfigError(
-        f"node={as_found(name)}: {'several nodes have it' if found else 'there is none'}; name one of {known}"
-    )
+    why = "several nodes have it" if found else "there is none"
+    raise ConfigError(f"node={as_found(name)}: {why}; name one of {saving.listed(found or nodes)}")
 
 
 def _strategy(record: Record, checkpoint: Checkpoint, node: Node) -> FeatureSumsStrategy:
@@ -290,10 +284,8 @@ def _strategy(record: Record, checkpoint: Checkpoint, node: Node) -> FeatureSums
             "subtraction takes one out",
             again,
         )
-    _, federation = build.prepare(config, record.engine, initial_model.plain(config))
-    strategy = build.strategy_of(config, federation, lambda *_: None)
+    strategy = saving.restored(record, checkpoint)
     assert isinstance(strategy, FeatureSumsStrategy)
-    build.restore(strategy, checkpoint)
     kept = {"moments": checkpoint.moments, "averaged": checkpoint.averaged, "private parts": checkpoint.memory}
     more = [name for name, held in kept.items() if held]
     if not strategy.members:

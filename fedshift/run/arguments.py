@@ -2,12 +2,15 @@
 
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import as_found
+from fedshift_core.limits import as_found, shown
 from fedshift_core.paths import Named, typed_path
+
+T = TypeVar("T")
 
 
 def whole(key: str, value: object, least: int, most: int) -> int:
@@ -76,3 +79,21 @@ def _matched(given: Named, of: str) -> list[Path]:
     if not found:
         raise ConfigError(f"{of}: nothing matches {as_found(str(given))}")
     return found
+
+
+def one_of(key: str, name: str, here: Mapping[str, T], where: str) -> T:
+    """Return what has a name; without a name the only one there is.
+
+    Args:
+        key: The argument, for messages.
+        name: The name; empty for the only one.
+        here: All there are, by name.
+        where: Where they are, for messages.
+
+    Raises:
+        ConfigError: If there is none of the name, or none or several and no name.
+    """
+    if name in here or (not name and len(here) == 1):
+        return here[name or next(iter(here))]
+    found = f"{as_found(name)} is none" if name else "several are there" if here else "none is there"
+    raise ConfigError(f"{key}: {found}; allowed are {shown(', '.join(here)) or 'none'}, in {where}")

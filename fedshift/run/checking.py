@@ -88,7 +88,7 @@ def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups |
             groups.get(domain) if groups else None, only_test=cfg.patients == "listed",
         )  # fmt: skip
         if given is not None:
-            divide_given(domain, "validation", given, dealt.count(domain), config.seed)
+            divide_given(domain, given, dealt.count(domain), config.seed)
         held += sum(len(part.train) for part in parts.values())
     return held / len(dealt)
 

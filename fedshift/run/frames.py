@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 _OF_A_ROUND = ("seconds", "bytes_down", "bytes_up")
 
 
-def frame(rows: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> "pd.DataFrame":
-    """Return rows, values by column, as a data frame; ``columns`` says their order, if not that of the rows."""
+def frame(rows: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":
+    """Return rows, values by column, as a data frame."""
     import pandas as pd
 
-    return pd.DataFrame(list(rows), columns=None if columns is None else list(columns))
+    return pd.DataFrame(list(rows))
 
 
 def metrics(lines: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":

@@ -103,10 +103,9 @@ def site_stop(node: Annotated[str, _nodes] = "", *, forget: bool = False, undo: 
         return
     typer.echo(f"{shown(chosen.name)} is switched off: {stop.stop(chosen)}")
     if forget:
-        number, size, left = stop.forget(chosen)
-        typer.echo(f"deleted: {plural(number, 'file', form=',')}, {plural(size, 'byte', form=',')}")
-        for line in left:
+        for line in stop.forget(chosen):
             typer.echo(f"not deleted: {line}", err=True)
+        typer.echo("deleted: what it kept of its runs, its reports and its decoded images")
     for line in stop.stays(chosen):
         typer.echo(f"stays: {line}")
     typer.echo(f"to take it back: {nodes.undo_command(chosen.name)}")

@@ -9,15 +9,12 @@ from fedshift.site.nodes import SiteNode
 from fedshift_app.config import validating
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import one_time_payload, received_model, setup
-from fedshift_app.node.data import Place
 from fedshift_app.node.received_model import Received
 from fedshift_app.node.state_store import StateStore
-from fedshift_clients.base import RoundInputs
 from fedshift_clients.training import precision
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import shown
-from fedshift_datasets.base import Source
 
 
 @dataclass(frozen=True)
@@ -71,8 +68,7 @@ def of_node(node: SiteNode) -> Opened:
     config = validating.from_json(kept.run)
     number = node.config.get("partition-id", -1)
     number = number if isinstance(number, int) else -1
-    where = Place("", number, -1, Source(), False, 0, str(node.config.get("model", "")))
-    config = saving.with_network(config, setup.own_network(config, where))
+    config = saving.with_network(config, number, str(node.config.get("model", "")))
     arrays = _arrays(node, kept, config)
     built = scorer.rebuilt(config, arrays, f"{shown(node.name)}: the received", kept.node_index)
     run = opening.program_from(built.to(precision.default_device()))
@@ -91,13 +87,11 @@ def _arrays(node: SiteNode, kept: Received, config: RunConfig) -> Arrays:
     Raises:
         FedShiftError: If some are nowhere.
     """
-    client = scorer.bare_client(config, config.model, kept.node_index)
-    client.prepare(RoundInputs(kept.knowledge))
-    needed = scorer.needs(client)
+    needed = scorer.needs_of(config, kept.knowledge, kept.node_index)
     folder = node.folder / f"run-{kept.run_id}"
     weights = (one_time_payload.of_run(folder) if folder.is_dir() else {}) | kept.weights
     arrays = {name: weights[name] for name in needed.weights if name in weights}
-    arrays |= {scorer.KNOWLEDGE + name: client.knowledge[name] for name in needed.knowledge}
+    arrays |= {scorer.KNOWLEDGE + name: kept.knowledge[name] for name in needed.knowledge}
     if missing := [name for name in needed.weights if name not in weights]:
         last = kept.server_round - kept.trained
         _, memory = StateStore(folder, (*kept.resumed_after, last)).recall()

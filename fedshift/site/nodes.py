@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedshift.run import arguments
 from fedshift.run.launch import processes
 from fedshift_app.node import chained_log, state_folder
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import MOST_NAME, as_found, shown
+from fedshift_core.limits import MOST_NAME, shown
 
 STARTED_FILE = "supernode.json"
 
@@ -89,14 +90,7 @@ def named(name: str) -> SiteNode:
         ConfigError: If there is none, or there are several and none is named.
     """
     here = {node.name: node for node in nodes()}
-    where, known = f"{shown(state_folder.state_dir())} ($FEDSHIFT_STATE)", shown(", ".join(here))
-    if not here:
-        raise ConfigError(f"NODE: no node has worked on this machine: there is nothing in {where}")
-    if not name and len(here) > 1:
-        raise ConfigError(f"NODE: several nodes are on this machine; name one of {known}")
-    if name and name not in here:
-        raise ConfigError(f"NODE: {as_found(name)} is no node of this machine; there are {known}, in {where}")
-    return here[name] if name else next(iter(here.values()))
+    return arguments.one_of("NODE", name, here, f"{shown(state_folder.state_dir())} ($FEDSHIFT_STATE)")
 
 
 def _node(folder: Path) -> SiteNode:

@@ -35,9 +35,10 @@ class Scored:
 
     def confusion(self) -> list[list[int]]:
         """Return the images by true (row) and likeliest class."""
-        matrix = np.zeros((self.probabilities.shape[1],) * 2, np.int64)
-        np.add.at(matrix, (self.images.y, self.probabilities.argmax(axis=1)), 1)
-        rows: list[list[int]] = matrix.tolist()
+        chosen = self.probabilities.argmax(axis=1)
+        rows: list[list[int]] = Metrics.of(
+            self.images.y.tolist(), chosen, self.probabilities.shape[1]
+        ).confusion.tolist()
         return rows
 
     def mistakes(self) -> list[int]:

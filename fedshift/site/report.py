@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedshift.export import predicting
-from fedshift.run.html.rendering import render
+from fedshift.run.texts import render
 from fedshift.site import model, page
 from fedshift.site.model import Opened
 from fedshift.site.nodes import SiteNode

@@ -7,7 +7,9 @@ import numpy as np
 from pydantic import BaseModel
 
 from fedshift.export.predicting import Metrics
+from fedshift_core.limits import BINS
 from fedshift_datasets.base import ImageSet
+from fedshift_datasets.quality import pixel_statistics
 
 
 class Images(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -28,10 +30,8 @@ class Images(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     @classmethod
     def of(cls, images: ImageSet, classes: int) -> "Images":
         """Measure images."""
-        x, pixels = images.x, max(images.x.size // 3, 1)
-        mean = x.sum(axis=(0, 1, 2), dtype=np.float64) / 255 / pixels
-        squares = np.einsum("nhwc,nhwc->c", x, x, dtype=np.float64) / 255**2 / pixels  # without a copy in float64
-        std = np.sqrt(np.maximum(squares - np.square(mean), 0.0))
+        pixels = pixel_statistics.of(images.x, BINS) if len(images) else None
+        mean, std = (np.zeros(3), np.zeros(3)) if pixels is None else (pixels.mean, np.sqrt(pixels.variance))
         counts = np.bincount(images.y, minlength=classes).tolist()
         marks = [mark.tobytes().hex() for mark in images.marks]
         return cls(counts=counts, mean=mean.tolist(), std=std.tolist(), marks=marks)

@@ -36,9 +36,7 @@ def table(here: list[SiteNode]) -> list[str]:
 
 def fields(node: SiteNode) -> dict[str, Any]:
     """Return a node as JSON has it."""
-    log = node.folder / chained_log.LOG_FILE
-    found = log.stat() if log.is_file() else None
-    size = found.st_size if found else 0
+    size, sent = _log(node)
     try:
         head = Head.read(node.folder)
         lines = (head.lines if size >= head.bytes else "lost") if head else "unknown" if size else None
@@ -50,7 +48,7 @@ def fields(node: SiteNode) -> dict[str, Any]:
         "state": "runs" if node.runs else "switched off" if chained_log.is_off(node.folder) else "does not run",
         "started": node.started,
         "lines": lines,
-        "last_sent": chained_log.stamp(found.st_mtime) if found else None,
+        "last_sent": None if sent is None else chained_log.stamp(sent),
     }
 
 
@@ -64,20 +62,25 @@ def samples(here: Sequence[SiteNode]) -> list[Sample]:
     return [Sample(name, each.get(name), {"node": node}) for name in ABOUT for node, each in numbers.items()]
 
 
-def _numbers(node: SiteNode) -> dict[str, float]:
+def _log(node: SiteNode) -> tuple[int, float | None]:
+    """Return the bytes of a node's log, and when it was last written."""
     log = node.folder / chained_log.LOG_FILE
     found = log.stat() if log.is_file() else None
-    numbers: dict[str, float] = {
+    return (found.st_size, found.st_mtime) if found else (0, None)
+
+
+def _numbers(node: SiteNode) -> dict[str, float | None]:
+    size, sent = _log(node)
+    numbers: dict[str, float | None] = {
         "node_runs": node.runs,
         "node_switched_off": chained_log.is_off(node.folder),
-        "node_log_bytes": found.st_size if found else 0,
+        "node_last_sent": sent,
+        "node_log_bytes": size,
         "node_bytes": bytes_in(node.folder),
         "node_free_bytes": shutil.disk_usage(node.folder).free,
     }
-    if found:
-        numbers["node_last_sent"] = found.st_mtime
     budget = policy.load(str(node.config.get(policy.POLICY, policy.STRICT))).policy.budget
     if budget:
         spent = ledger.of_images(Path(str(node.config["data-dir"])).expanduser()).read().epsilon(budget.delta)
         numbers |= {"node_epsilon": spent, "node_epsilon_left": max(budget.epsilon - spent, 0.0)}
-    return {name: float(value) for name, value in numbers.items()}
+    return {name: None if value is None else float(value) for name, value in numbers.items()}

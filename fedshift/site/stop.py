@@ -93,14 +93,14 @@ def stays(node: SiteNode) -> list[str]:
     return [*lines, f"its images: {shown(images)}" if images else "its images"]
 
 
-def forget(node: SiteNode) -> tuple[int, int, list[str]]:
+def forget(node: SiteNode) -> list[str]:
     """Delete what a node keeps of its runs, its received model, its reports and its decoded images.
 
     The log stays, and so do its images and its key. Features of images do not say of which node they are: they are
     deleted where this machine has no other node.
 
     Returns:
-        The number of files that were deleted, their bytes, and lines about what stays that may tell of images.
+        Lines about what stays that may tell of images.
 
     Raises:
         ConfigError: If its SuperNode runs.
@@ -108,23 +108,18 @@ def forget(node: SiteNode) -> tuple[int, int, list[str]]:
     """
     if node.runs:
         raise ConfigError(f"--forget: the SuperNode of {shown(node.name)} runs; stop it first")
-    private, entries, left = _private(node), _cached(node), list[str]()
-    number, size = _sums(private)
+    entries, left = _cached(node), list[str]()
     with atomic_io.writing(node.folder):
-        for path in private:
+        for path in _private(node):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     if nodes.names() == [node.name]:
         entries += _features()
     elif _features():
         left.append("features of images: this machine has other nodes, and features do not say of which they are")
-    for entry in entries:
-        count, taken = _sums([entry.path])
-        if entry.delete():
-            number, size = number + count, size + taken
-        else:
-            left.append(f"{shown(entry.name)}: a process is writing it")
+    left += [f"{shown(entry.name)}: a process is writing it" for entry in entries if not entry.delete()]
     kept.remove_abandoned()  # of a process that was ended while it decoded
-    return number + cache.remove_lists(), size, left  # other nodes of this machine make their lists again
+    cache.remove_lists()  # other nodes of this machine make theirs again
+    return left
 
 
 def _private(node: SiteNode) -> list[Path]:
@@ -154,10 +149,3 @@ def _cached(node: SiteNode) -> list[inventory.Entry]:
 def _paths(path: str) -> set[Path]:
     """Return a path as it is written, without .., and as it is without links: a site may be a link."""
     return {Path(os.path.abspath(path)), Path(path).resolve()}  # noqa: PTH100
-
-
-def _sums(paths: Sequence[Path]) -> tuple[int, int]:
-    """Return how many files are there and below, and their bytes."""
-    files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
-    sizes = [file.lstat().st_size for file in files if file.is_file()]
-    return len(sizes), sum(sizes)

@@ -21,7 +21,7 @@ from fedshift_datasets.base import SPLITS, ImageSet, Source, Split
 from fedshift_datasets.listing import joined
 from fedshift_datasets.partition.allocation import Allocation
 from fedshift_datasets.partition.shares import Indices, divide_given
-from fedshift_datasets.partition.splits import Parts, mixed_test, node_parts, public_part
+from fedshift_datasets.partition.splits import Parts, domain_parts, mixed_test, public_part
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,10 @@ def _parts(config: RunConfig, where: Place, given: ImageSet | None) -> Parts:
     alone = alone.cut(None if given is None else given.y)
     pool, only_test = _split(config, where, "train", where.domain), config.dataset.patients == "listed"
     seed = config.seed if where.guard is None else where.guard.secret
-    parts = node_parts(
-        alone, (where.domain,), 0, pool.y, _classes(config), seed, groups=pool.groups, only_test=only_test
-    )
+    dealt = (where.domain,)
+    parts = domain_parts(
+        alone, dealt, where.domain, pool.y, _classes(config), seed, groups=pool.groups, only_test=only_test
+    )[0]
     return parts if where.guard is None else where.guard.without_few(parts, pool.y, where.domain)
 
 
@@ -217,7 +218,7 @@ def given_validation(config: RunConfig, where: Place) -> ImageSet | None:
     if not where.shared:
         return given
     held = holdings.dealt(config, where.num_partitions)
-    parts = divide_given(where.domain, "validation", given.y, held.count(where.domain), config.seed)
+    parts = divide_given(where.domain, given.y, held.count(where.domain), config.seed)
     return given.select(parts[held[: where.partition_id].count(where.domain)])
 
 

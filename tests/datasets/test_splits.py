@@ -15,7 +15,7 @@ from refusals import refused, worded
 
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_datasets.partition.allocation import Allocation
-from fedshift_datasets.partition.splits import domain_parts, node_parts
+from fedshift_datasets.partition.splits import domain_parts
 
 DOMAINS = ("a", "b", "c")
 
@@ -37,7 +37,7 @@ def node_share(
     allocation: Allocation, dealt: tuple[str, ...], index: int, num_examples: int, seed: int
 ) -> NDArray[np.int64]:
     """Return what a node trains on where labels do not matter."""
-    return node_parts(allocation, dealt, index, np.zeros(num_examples, np.int64), 1, seed).train
+    return domain_parts(allocation, dealt, dealt[index], np.zeros(num_examples, np.int64), 1, seed)[index].train
 
 
 def shares_of(allocation: Allocation, nodes: int, num_examples: int, seed: int) -> list[NDArray[np.int64]]:
@@ -119,7 +119,7 @@ def test_random_counts_give_every_domain_a_node(more: int, held_out: tuple[str, 
     [
         ("with_replacement=true", "with_replacement share"),
         ("share_per=domain", "share_per=domain"),
-        ("share_per=domain & share=0.3 & with_replacement=true", "share=0.3 with_replacement=true"),
+        ("share_per=domain & share=0.3 & with_replacement=true", "share_per=domain with_replacement=true"),
         ("with_replacement=true & share=0.3 & label_skew=1.0", "with_replacement label_skew"),
         ("with_replacement=true & share=0.3 & test_fraction=0.2", "with_replacement=true test_fraction=0.2"),
         ("with_replacement=true & share=0.3 & mixing=0.5", "with_replacement=true mixing=0.5"),
@@ -195,12 +195,9 @@ def test_number_of_nodes_that_does_not_fit(counts: Any, num_nodes: int, named: s
         ("share=0.3 & last_takes_rest=true", 100, "node 4 'a' 100 5"),
     ],
 )
-@pytest.mark.parametrize(("deal", "place"), [(node_parts, 4), (domain_parts, "a")])
-def test_only_the_deal_shows_that_images_are_too_few(
-    settings: str, num_examples: int, named: str, deal: Any, place: Any
-) -> None:
+def test_only_the_deal_shows_that_images_are_too_few(settings: str, num_examples: int, named: str) -> None:
     with refused(DataError, *named.split()):
-        deal(stated(settings), ("a",) * 5, place, np.zeros(num_examples, np.int64), 1, 0)
+        domain_parts(stated(settings), ("a",) * 5, "a", np.zeros(num_examples, np.int64), 1, 0)
 
 
 @given(nodes=st.integers(1, 20), share=st.floats(0.05, 1), num_examples=st.integers(400, 900))

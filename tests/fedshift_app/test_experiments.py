@@ -12,7 +12,7 @@ from words import config as config_of
 from fedshift_app.config.resolving import CONF, names
 from fedshift_app.config.sections import RunConfig
 from fedshift_datasets import catalog
-from fedshift_datasets.partition.splits import Parts, node_parts
+from fedshift_datasets.partition.splits import Parts, domain_parts
 from fedshift_datasets.sets import office, pacs
 
 #: Of each experiment: nodes by domain, each node's share, the table of the paper, what differs from its family.
@@ -125,7 +125,7 @@ def parts_of(config: RunConfig, nodes: int | None = None) -> Iterator[tuple[str,
     held, classes = dealt(config, nodes), len(catalog.get(config.dataset.name).classes)
     for index, domain in enumerate(held):
         labels = labels_of(config, domain)
-        yield domain, labels, node_parts(config.allocation, held, index, labels, classes, config.seed)
+        yield domain, labels, domain_parts(config.allocation, held, domain, labels, classes, config.seed)[index]
 
 
 #: ``int(percent * length)`` of each domain's training images; of a domain that runs out, what is left.

@@ -31,11 +31,9 @@ PARTS = ("fedshift", "fedshift_app", "strategies", "clients", "datasets", "fedsh
 SHORT = "train.epochs=1 allocation.share=0.1"
 
 #: cifar.py alone reads pickled files: those of the data set's authors, by an unpickler that refuses all but arrays.
-#: parcels.py is what a run and the worker processes that it started say to each other, over pipes of their own.
 #: carried.py holds a person's own classes for the processes of that person, under the rule of a user's own .py files.
 MAY_PICKLE = {
     "datasets/fedshift_datasets/sets/cifar.py",
-    "fedshift/run/engine/transport.py",
     "fedshift_core/carried.py",
 }
 #: A program that a person names to `fedshift predict` is run by it: that is what it is for (docs/deploy/security.md).

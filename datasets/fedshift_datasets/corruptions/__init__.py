@@ -73,12 +73,12 @@ def corrupt(x: Pixels, name: str, severity: int, keys: Indices, seed: int = 0) -
         Corrupted images, shape (N, H, W, 3), uint8.
 
     Raises:
-        ConfigError: If there is no such corruption, severity or seed.
-        DataError: If the images or keys are not as above.
+        ConfigError: If there is no such corruption or severity.
+        DataError: If the images are not as above.
     """
     if name not in _FUNCTIONS:
         raise ConfigError(f"corruption: {name!r} is not known; allowed are {', '.join(CORRUPTIONS)}")
-    _check(x, severity, keys, seed)
+    _check(x, severity)
     if severity == 0:
         return x
     level = constants(name, severity, x.shape[1])
@@ -96,10 +96,10 @@ def random_corruption(x: Pixels, severity: int, keys: Indices, seed: int = 0) ->
     Arguments and result are those of :func:`corrupt`.
 
     Raises:
-        ConfigError: If there is no such severity or seed.
-        DataError: If the images or keys are not as there.
+        ConfigError: If there is no such severity.
+        DataError: If the images are not as there.
     """
-    _check(x, severity, keys, seed)
+    _check(x, severity)
     drawn = [int(generator(seed, "corruption-choice", int(key)).integers(len(CORRUPTIONS))) for key in keys]
     out = x.copy()
     for number, name in enumerate(CORRUPTIONS):
@@ -108,20 +108,12 @@ def random_corruption(x: Pixels, severity: int, keys: Indices, seed: int = 0) ->
     return out
 
 
-def _check(x: Pixels, severity: int, keys: Indices, seed: int) -> None:
+def _check(x: Pixels, severity: int) -> None:
     if severity not in range(HIGHEST_SEVERITY + 1):
         raise ConfigError(f"corruption severity: {severity!r} is not allowed; allowed are 0 to {HIGHEST_SEVERITY}")
-    if seed < 0:
-        raise ConfigError(f"corruption seed: {seed} is not allowed; allowed are 0 and above")
     square = x.ndim == 4 and x.shape[1] == x.shape[2] and x.shape[3] == 3
     if x.dtype != np.uint8 or not square or not SMALLEST_SIDE <= x.shape[1] <= LARGEST_SIDE:
         raise DataError(
             f"images to corrupt: shape {x.shape} and type {x.dtype}; allowed are (N, H, H, 3) with H from "
             f"{SMALLEST_SIDE} to {LARGEST_SIDE}, and uint8"
         )
-    if keys.shape != (len(x),) or keys.dtype.kind not in "iu":
-        raise DataError(
-            f"keys of images to corrupt: shape {keys.shape} and type {keys.dtype}; allowed are ({len(x)},) and int64"
-        )
-    if len(keys) and keys.min() < 0:
-        raise DataError(f"keys of images to corrupt: {keys.min()} is not allowed; allowed are 0 and above")

@@ -17,6 +17,21 @@ from fedshift_datasets.partition.shares import Indices
 
 #: The key of ``counts`` under which the number of all nodes is given, not that of a domain.
 RANDOM = "random"
+#: Keys that exclude each other where both are set; share with ``equal``, share_per and test_on with ``domain``.
+_EXCLUDING = (
+    ("share_per", "share", "the nodes of a domain divide a number"),
+    ("share_per", "with_replacement", "the nodes of a domain divide a share"),
+    ("with_replacement", "share", "equal divides every image once; give a number"),
+    ("with_replacement", "label_skew", "skewed parts are disjoint"),
+    ("last_takes_rest", "share", "equal leaves no rest; give a number"),
+    ("last_takes_rest", "with_replacement", "nodes draw one after the other"),
+    ("last_takes_rest", "label_skew", "nodes draw one after the other"),
+    ("last_takes_rest", "share_per", "the nodes divide a share equally"),
+    ("test_on", "test_fraction", "a node's own test set is the test"),
+    ("mixing", "test_fraction", "a test set cut from a node's images is of one domain"),
+    ("with_replacement", "test_fraction", "other nodes may train on images of a node's own test set"),
+    ("with_replacement", "mixing", "a node may get an image from the mixture that it holds already"),
+)
 
 
 class Allocation(ConfigModel):
@@ -95,62 +110,15 @@ class Allocation(ConfigModel):
         return share
 
     @model_validator(mode="after")
-    def _divided_share_is_a_number(self) -> "Allocation":
-        if self.share_per == "domain" and (self.share == "equal" or self.with_replacement):
-            raise ValueError(
-                "share_per=domain needs a number under share, which the nodes of a domain divide, and with_replacement="
-                f"false; found share={as_found(self.share)}, with_replacement={str(self.with_replacement).lower()}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _replacement_needs_a_share(self) -> "Allocation":
-        if self.with_replacement and self.share == "equal":
-            raise ValueError("with_replacement needs a number under share; equal divides every image once")
-        if self.with_replacement and self.label_skew is not None:
-            raise ValueError("with_replacement and label_skew exclude each other: skewed parts are disjoint")
-        return self
-
-    @model_validator(mode="after")
-    def _rest_needs_a_share(self) -> "Allocation":
-        if self.last_takes_rest and self.share == "equal":
-            raise ValueError("last_takes_rest needs a number under share; equal leaves no rest")
-        for key in ("with_replacement", "label_skew"):
-            if self.last_takes_rest and getattr(self, key):
-                raise ValueError(f"last_takes_rest and {key} exclude each other: nodes draw one after the other")
-        if self.last_takes_rest and self.share_per == "domain":
-            raise ValueError(
-                "last_takes_rest and share_per=domain exclude each other: the nodes divide a share equally"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_kind_of_test(self) -> "Allocation":
-        if self.test_on == "domain" and self.test_fraction > 0:
-            raise ValueError("test_on=domain and test_fraction exclude each other: a node's own test set is the test")
-        return self
-
-    @model_validator(mode="after")
-    def _mixed_nodes_are_tested_by_domain(self) -> "Allocation":
-        if self.mixing > 0 and self.test_fraction > 0:
-            raise ValueError(
-                f"mixing and test_fraction exclude each other: a test set cut from a node's images is of one domain; "
-                f"found mixing={self.mixing:g}, test_fraction={self.test_fraction:g}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _shared_images_are_trained_on(self) -> "Allocation":
-        if self.with_replacement and self.test_fraction > 0:
-            raise ValueError(
-                "with_replacement and test_fraction exclude each other: other nodes may train on images of a node's "
-                f"own test set; found with_replacement=true, test_fraction={self.test_fraction:g}"
-            )
-        if self.with_replacement and self.mixing > 0:
-            raise ValueError(
-                "with_replacement and mixing exclude each other: a node may get an image from the mixture that it "
-                f"holds already; found with_replacement=true, mixing={self.mixing:g}"
-            )
+    def _have_no_excluding_keys(self) -> "Allocation":
+        on = {key for key in ("with_replacement", "last_takes_rest", "label_skew", "mixing", "test_fraction")
+              if getattr(self, key)}  # fmt: skip
+        on |= {key for key, value in (("share", "equal"), ("share_per", "domain"), ("test_on", "domain"))
+               if getattr(self, key) == value}  # fmt: skip
+        for one, other, why in _EXCLUDING:
+            if {one, other} <= on:
+                found = ", ".join(f"{key}={str(getattr(self, key)).lower()}" for key in (one, other))
+                raise ValueError(f"{one} and {other} exclude each other: {why}; found {found}")
         return self
 
     def check(self, domains: tuple[str, ...]) -> None:

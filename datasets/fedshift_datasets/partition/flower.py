@@ -11,7 +11,7 @@ from flwr_datasets.partitioner import Partitioner
 from fedshift_core.arguments import as_arguments
 from fedshift_core.errors import ConfigError
 from fedshift_datasets.partition.allocation import Allocation
-from fedshift_datasets.partition.splits import node_parts
+from fedshift_datasets.partition.splits import domain_parts
 
 
 class DomainPartitioner(Partitioner):  # type: ignore[misc]  # it has no types
@@ -59,6 +59,7 @@ class DomainPartitioner(Partitioner):  # type: ignore[misc]  # it has no types
         called = tuple(names.int2str(each) if hasattr(names, "int2str") else str(each) for each in known)
         self._allocation.check(called)
         dealt = self._allocation.deal(called, self._number, self._seed)
-        own = np.flatnonzero(domains == known[called.index(dealt[partition_id])])
-        parts = node_parts(self._allocation, dealt, partition_id, labels[own], int(labels.max()) + 1, self._seed)
-        return self.dataset.select(own[parts.train])
+        domain = dealt[partition_id]
+        own = np.flatnonzero(domains == known[called.index(domain)])
+        parts = domain_parts(self._allocation, dealt, domain, labels[own], int(labels.max()) + 1, self._seed)
+        return self.dataset.select(own[parts[partition_id].train])

@@ -264,12 +264,11 @@ def spread_groups(
     return [np.sort(np.array(part, np.int64)) for part in parts]
 
 
-def divide_given(domain: str, split: str, labels: Indices, nodes: int, seed: int) -> list[Indices]:
-    """Return the images of each node of a domain of a split that the domain has of its own.
+def divide_given(domain: str, labels: Indices, nodes: int, seed: int) -> list[Indices]:
+    """Return the validation images of each node of a domain that has such images of its own.
 
     Args:
         domain: Its name.
-        split: That of the images, such as ``validation``.
         labels: Labels of these images, shape (N,).
         nodes: Number of nodes of the domain.
         seed: The run's seed.
@@ -279,7 +278,7 @@ def divide_given(domain: str, split: str, labels: Indices, nodes: int, seed: int
     """
     if len(labels) < nodes:
         raise DataError(
-            f"domain {domain!r} has {len(labels)} {split} images for {plural(nodes, 'node')}; allowed is one for "
+            f"domain {domain!r} has {len(labels)} validation images for {plural(nodes, 'node')}; allowed is one for "
             "each at least"
         )
-    return spread(labels, nodes, generator(seed, f"{split}-{domain}"))
+    return spread(labels, nodes, generator(seed, f"validation-{domain}"))

@@ -1,8 +1,9 @@
 """Which images of its domain a node trains, validates and tests on."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,64 +41,26 @@ MOST_KEPT = 1000  # nodes of a domain whose parts are in memory at once, where t
 class DomainParts(Mapping[int, Parts]):
     """What each node of a domain holds, by its index; worked out when it is asked for, as nodes may be very many."""
 
-    def __init__(self, nodes: Indices, held: Sequence[Indices]) -> None:
-        """Take what nodes hold, of which nothing is set aside.
-
-        Args:
-            nodes: Their indices (n,), int64, ascending.
-            held: What each of them holds.
-        """
-        self._nodes, self._held = nodes, held
-        self._kept: dict[int, Parts] = {}
+    def __init__(self, nodes: Indices, parts: Callable[[int, int], Parts]) -> None:
+        """Take the indices of nodes (n,), and what returns the parts of the one at a place of them, of an index."""
+        self._places = {index: place for place, index in enumerate(nodes.tolist())}
+        self._parts = functools.lru_cache(MOST_KEPT)(parts)
 
     def __getitem__(self, index: int) -> Parts:
         """Return what a node holds."""
-        if (parts := self._kept.get(index)) is not None:
-            return parts
-        place = int(np.searchsorted(self._nodes, index))
-        if place == len(self._nodes) or self._nodes[place] != index:
-            raise KeyError(index)
-        none = np.zeros(0, np.int64)
-        parts = Parts(np.sort(self._held[place]), none, none)
-        if len(self._kept) == MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
-        self._kept[index] = parts
-        return parts
+        return self._parts(self._places[index], index)
 
     def __iter__(self) -> Iterator[int]:
         """Return the indices of the nodes."""
-        return iter(self._nodes.tolist())
+        return iter(self._places)
 
     def __len__(self) -> int:
         """Return the number of the nodes."""
-        return len(self._nodes)
+        return len(self._places)
 
 
-class _WhenAsked(Sequence[Indices]):
-    """What nodes hold, each worked out when it is asked for.
-
-    Attributes:
-        sizes: How many images each holds.
-    """
-
-    def __init__(self, sizes: list[int], held: Callable[[int], Indices]) -> None:
-        self.sizes, self._held = sizes, held
-
-    @overload
-    def __getitem__(self, place: int) -> Indices: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Indices]: ...
-    def __getitem__(self, place: int | slice) -> Indices | list[Indices]:
-        """Return what the node at a place holds."""
-        if isinstance(place, slice):
-            return [self._held(each) for each in range(*place.indices(len(self)))]
-        if not 0 <= place < len(self):
-            raise IndexError(place)
-        return self._held(place)
-
-    def __len__(self) -> int:
-        """Return the number of the nodes."""
-        return len(self.sizes)
+#: How many images each node of a domain holds, and what returns those of the one at a place.
+_Held = tuple[Sequence[int], Callable[[int], Indices]]
 
 
 def public_part(
@@ -145,11 +108,11 @@ def _order(domain: str, number: int, seed: int) -> Indices:
     return generator(seed, f"share-{domain}").permutation(number)
 
 
-def node_parts(
-    allocation: Allocation, dealt: tuple[str, ...], index: int, labels: Indices, num_classes: int, seed: int,
+def domain_parts(
+    allocation: Allocation, dealt: tuple[str, ...], domain: str, labels: Indices, num_classes: int, seed: int,
     public: float = 0.0, groups: NDArray[np.str_] | None = None, *, only_test: bool = False,
-) -> Parts:  # fmt: skip
-    """Return which of its domain's images a node holds.
+) -> Mapping[int, Parts]:  # fmt: skip
+    """Return which of a domain's images each of its nodes holds, by its index.
 
     The images of a domain are shuffled once, by ``seed``, and cut: no two nodes hold the same image,
     unless they draw with replacement.
@@ -157,7 +120,7 @@ def node_parts(
     Args:
         allocation: The shares.
         dealt: The domain of each node, from :meth:`Allocation.deal`.
-        index: The node.
+        domain: The domain.
         labels: Labels of the images that the domain's nodes divide, shape (N,): of its training split, or,
             where :attr:`Allocation.pool` says so, of its training and then its test split.
         num_classes: Number of classes of the data set.
@@ -169,34 +132,19 @@ def node_parts(
     Raises:
         DataError: If the domain has too few images, or groups allow no test set.
     """
-    domain = dealt[index]
-    whole = None if only_test else groups
-    holdings = _holdings(allocation, domain, dealt.count(domain), labels, num_classes, seed, public, whole)
-    by_group = _by_group(allocation, domain, labels, groups, seed, public, only_test)
-    return _parts_of(allocation, domain, holdings, dealt[:index].count(domain), index, labels, seed, by_group)
-
-
-def domain_parts(
-    allocation: Allocation, dealt: tuple[str, ...], domain: str, labels: Indices, num_classes: int, seed: int,
-    public: float = 0.0, groups: NDArray[np.str_] | None = None, *, only_test: bool = False,
-) -> Mapping[int, Parts]:  # fmt: skip
-    """Return what each node of a domain holds, by its index; arguments and errors as for :func:`node_parts`."""
     nodes = np.array([index for index, held in enumerate(dealt) if held == domain], np.int64)
     whole = None if only_test else groups
-    holdings = _holdings(allocation, domain, len(nodes), labels, num_classes, seed, public, whole)
-    if isinstance(holdings, _WhenAsked) and not (allocation.test_fraction or allocation.validation_fraction):
-        if 0 in holdings.sizes:
-            raise _no_image(domain, int(nodes[holdings.sizes.index(0)]), labels, len(nodes))
-        return DomainParts(nodes, holdings)
+    sizes, held = _holdings(allocation, domain, len(nodes), labels, num_classes, seed, public, whole)
+    if 0 in sizes:
+        raise DataError(
+            f"node {nodes[sizes.index(0)]} gets no image: domain {domain!r} has {len(labels)} for "
+            f"{plural(len(nodes), 'node')}"
+        )
     by_group = _by_group(allocation, domain, labels, groups, seed, public, only_test)
-    return {
-        index: _parts_of(allocation, domain, holdings, place, index, labels, seed, by_group)
-        for place, index in enumerate(nodes.tolist())
-    }
-
-
-def _no_image(domain: str, index: int, labels: Indices, nodes: int) -> DataError:
-    return DataError(f"node {index} gets no image: domain {domain!r} has {len(labels)} for {plural(nodes, 'node')}")
+    parts = DomainParts(
+        nodes, lambda place, index: _parts_of(allocation, domain, held(place), index, labels, seed, by_group)
+    )
+    return dict(parts) if allocation.test_fraction or allocation.validation_fraction else parts  # cuts may be refused
 
 
 #: Parts that are cut by group, each as a mask of the images of a domain, (N,).
@@ -235,13 +183,9 @@ def _by_group(
 
 
 def _parts_of(
-    allocation: Allocation, domain: str, holdings: Sequence[Indices], place: int, index: int, labels: Indices,
-    seed: int, by_group: _ByGroup,
-) -> Parts:  # fmt: skip
-    """Divide what one node holds, the ``place``-th of its domain, into its parts."""
-    train = holdings[place]
-    if len(train) == 0:
-        raise _no_image(domain, index, labels, len(holdings))
+    allocation: Allocation, domain: str, train: Indices, index: int, labels: Indices, seed: int, by_group: _ByGroup
+) -> Parts:
+    """Divide what one node holds into its parts."""
     parts = {}
     for part in _CUT:
         if part not in by_group:
@@ -293,7 +237,7 @@ def _holdings(
     seed: int,
     public: float,
     groups: NDArray[np.str_] | None,
-) -> Sequence[Indices]:
+) -> _Held:
     """Return what each node of a domain holds."""
     share = allocation.share_of(domain)
     aside = public_part(domain, labels, public, seed, groups) if public else labels[:0]
@@ -307,21 +251,27 @@ def _holdings(
 
         size = min(allocation.size_of(share, len(labels)), len(labels) - len(aside))
         if not allocation.class_coverage:
-            return _WhenAsked([size] * nodes, lambda part: drawn(part)[:size])
-        orders = (drawn(part) for part in range(nodes))
-        return [shares.cover_classes([order[:size]], order[size:], labels, num_classes, domain)[0] for order in orders]
+            return [size] * nodes, lambda part: drawn(part)[:size]
+        orders = [drawn(part) for part in range(nodes)]
+        covered = [
+            shares.cover_classes([order[:size]], order[size:], labels, num_classes, domain)[0] for order in orders
+        ]
+        return [size] * nodes, covered.__getitem__
     order = _order(domain, len(labels), seed)
     order = order[~np.isin(order, aside)] if public else order
     sizes = _sizes(allocation, domain, nodes, len(labels), len(order))
     chosen, spare = order[: sum(sizes)], order[sum(sizes) :]
-    parts: Sequence[Indices]
     if allocation.label_skew is None:
         starts = np.concatenate([[0], np.cumsum(sizes)])
-        parts = _WhenAsked(sizes, lambda place: chosen[starts[place] : starts[place + 1]])
+        if not allocation.class_coverage:
+            return sizes, lambda place: chosen[starts[place] : starts[place + 1]]
+        parts = np.split(chosen, starts[1:-1])
     else:
         rng = generator(seed, f"label-skew-{domain}")
         parts = shares.skew_labels(chosen, labels, nodes, allocation.label_skew, rng)
-    return shares.cover_classes(list(parts), spare, labels, num_classes, domain) if allocation.class_coverage else parts
+    if allocation.class_coverage:
+        parts = shares.cover_classes(parts, spare, labels, num_classes, domain)
+    return [len(part) for part in parts], parts.__getitem__
 
 
 def _check_left(allocation: Allocation, domain: str, nodes: int, share: float, public: float) -> None:

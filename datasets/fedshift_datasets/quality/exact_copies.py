@@ -4,8 +4,6 @@ Two images are copies if all their pixels are equal after decoding and resizing,
 finds copies that were saved again or changed (:mod:`fedshift_datasets.quality.duplicates`).
 """
 
-import base64
-import contextlib
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -14,14 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.errors import DataError
 from fedshift_core.plural import plural
 from fedshift_datasets.base import ImageSet
 
 _ROWS = 3  # of pixels that are compared first, to read little of mapped images
 _BLOCK = 1024  # images at a time
-_NOTE = "row-sums"  # on the images of a part
-_VERSION = 1  # of the note; another one if the same images would give other numbers
 #: Place of an image: the index of its set, and its index in the set.
 Place = tuple[int, int]
 
@@ -77,7 +72,7 @@ def _label(sets: Sequence[Role], place: Place) -> int:
 
 def _groups(sets: Sequence[Role]) -> list[list[Place]]:
     """Return groups of two or more places of images with the same pixels."""
-    keys = [_keys_of(role.images) for role in sets]
+    keys = [_keys(role.images.x) for role in sets]
     values, numbers = np.unique(np.concatenate([np.empty(0, np.uint64), *keys]), return_counts=True)
     shared = values[numbers > 1]
     with_one_key: dict[int, list[Place]] = defaultdict(list)
@@ -85,20 +80,6 @@ def _groups(sets: Sequence[Role]) -> list[list[Place]]:
         for place in np.flatnonzero(np.isin(of_set, shared)).tolist():
             with_one_key[int(of_set[place])].append((number, place))
     return [copies for group in with_one_key.values() for copies in _alike(group, lambda place: _pixels(sets, place))]
-
-
-def _keys_of(images: ImageSet) -> NDArray[np.uint64]:
-    """Return the numbers of :func:`_keys`, which are kept with the images in the cache."""
-    if images.kept_in is None:
-        return _keys(images.x)
-    kept = images.kept_in.note(_NOTE)
-    if isinstance(kept, dict) and kept.get("version") == _VERSION:
-        return np.frombuffer(base64.b64decode(kept["sums"]), np.uint64)
-    keys = _keys(images.x)
-    with contextlib.suppress(DataError):  # only the owner may write to this cache, or its disk is full
-        sums = base64.b64encode(keys.tobytes()).decode()
-        images.kept_in.add_note(_NOTE, {"version": _VERSION, "sums": sums})
-    return keys
 
 
 def _keys(x: NDArray[np.uint8]) -> NDArray[np.uint64]:
@@ -147,8 +128,8 @@ def lines(copies: Copies, sets: Sequence[Role], name: Callable[[Place], str]) ->
         counts_text = ", ".join(f"{domain} {count}" for domain, count in sorted(by_domain.items()))
         test, train = copies.trained[0]
         result.append(
-            f"exact copies: {number} of {copies.tests} test images {'is a' if number == 1 else 'are'} training "
-            f"{'image' if number == 1 else 'images'} too, pixel for pixel ({counts_text}); {name(test)} = {name(train)}"
+            f"exact copies: {number} of {copies.tests} test images {'is' if number == 1 else 'are'} trained on too, "
+            f"pixel for pixel ({counts_text}); {name(test)} = {name(train)}"
         )
     if copies.two_labels:
         number = len(copies.two_labels)

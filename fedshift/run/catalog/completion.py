@@ -4,14 +4,11 @@ bash cuts a word at ``=``: of ``method=fed`` it completes ``fed`` and gives ``me
 zsh and fish complete ``method=fed`` as one word.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Literal, get_args, get_origin
+from collections.abc import Iterable
 
 import typer
 
 from fedshift_core.spelling import begun_with
-
-_OF_NAMES = ("method.", "modules.", "features.", "adapt.")  # sections whose keys depend on a name
 
 
 def arguments(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -28,7 +25,7 @@ def arguments(ctx: typer.Context, incomplete: str) -> list[str]:
 
     names = [] if before else files.names("experiments")
     dotted = (key for key in dotted_keys.known() if "." in key or key in WITHOUT_DOT)
-    keys = (*FLAT_KEYS, *LAUNCH_KEYS, *dotted, *_of_method(before))
+    keys = (*FLAT_KEYS, *LAUNCH_KEYS, *dotted)
     return [word for word in (*names, *(f"{key}=" for key in keys)) if word.startswith(incomplete)]
 
 
@@ -69,7 +66,7 @@ def _listed(key: str, begun: str) -> list[str]:
 
 
 def values(key: str) -> tuple[str, ...]:
-    """Return the words that a key takes; none if it takes numbers or any text."""
+    """Return the names that a key takes; none for other keys."""
     from fedshift_app.config import files
 
     if key == "experiment":
@@ -82,7 +79,6 @@ def values(key: str) -> tuple[str, ...]:
         from fedshift_datasets import catalog
 
         return tuple(catalog.DATASETS)
-    from fedshift.run.catalog.ranges import model_of
     from fedshift_app.config import registry
     from fedshift_app.config.arguments import WORDS
     from fedshift_clients.models.catalog import NETWORKS
@@ -94,31 +90,4 @@ def values(key: str) -> tuple[str, ...]:
         "model.weights": (f"{PREFIX}{name}" for name in WEIGHTS), **WORDS,
         "features": (name for name in registry.FEATURES if registry.FEATURES.origin(name) != OURS),
     }  # fmt: skip
-    if key in named:
-        return tuple(named[key])
-    typed = key.replace("-", "_")
-    model = None if key.startswith(_OF_NAMES) else model_of(typed)
-    return () if model is None else tuple(_words(model.model_fields[typed.rpartition(".")[2]].annotation))
-
-
-def _words(annotation: object) -> Iterator[str]:
-    if annotation is bool:
-        yield from ("true", "false")
-    elif get_origin(annotation) is Literal:
-        yield from (str(word) for word in get_args(annotation) if word)
-    else:
-        for part in get_args(annotation):
-            yield from _words(part)
-
-
-def _of_method(before: list[str]) -> list[str]:
-    """Return the parameters of the named method, in one word or, in bash, in three."""
-    from fedshift_app.config import registry
-    from fedshift_core.errors import FedShiftError
-
-    joined = " ".join(before).replace(" = ", "=").split()
-    name = next((word.partition("=")[2] for word in joined if word.startswith("method=")), "")
-    try:
-        return [f"method.{key}" for key in registry.get(name).known_keys()] if name in registry.METHODS else []
-    except FedShiftError:  # its package cannot be used: the command reports the reason
-        return []
+    return tuple(named.get(key, ()))

@@ -19,7 +19,6 @@ from fedshift_core.ranges import read
 from fedshift_core.registry import FEDAVG_CLIENT, FEDAVG_STRATEGY, Group, Method
 from fedshift_core.yaml_files import read_yaml
 
-EQUATIONS = "#equations"  # of a page
 HEAD = ("key", "default", "allowed", "set in the tables of papers")
 MOST_NAMED = 3  # experiments next to a value
 
@@ -73,7 +72,7 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
         ("venue", method.venue),
         ("group", registry.GROUP_TITLES[method.group]),
         ("from", "" if origin == OURS else origin),
-        ("page", page(method) if origin == OURS else ""),
+        ("page", files.doc_page(registry.page(method)) if origin == OURS else ""),
         ("is", f"{of} with settings" if of else ""),
         ("is not", f"an approximation of its paper's method: {method.approximation}" if method.approximation else ""),
         ("server", _class(method.strategy or FEDAVG_STRATEGY)),
@@ -90,18 +89,6 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
 
 def _settings(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={as_yaml(value)}" for key, value in values.items())
-
-
-def page(method: Method) -> str:
-    """Return where the page of one of our methods is, and in it the equations: the whole path if it is on this machine.
-
-    Some have none of their own, such as FedAvg.
-    """
-    page = registry.page(method)
-    here = files.APP / page
-    if not here.is_file():
-        return page
-    return f"{here}{EQUATIONS}" if "\n## Equations\n" in here.read_text(encoding="utf-8") else str(here)
 
 
 def source(name: str) -> list[str]:

@@ -38,7 +38,6 @@ def dataset(name: str) -> str:
     entry = catalog.get(name)
     origin = catalog.DATASETS.origin(name)
     own = entry.own is not None
-    defaults = configuration.dataset_defaults(entry)
     counts = ", ".join(f"{domain} {entry.counts[domain]:,}" for domain in entry.domains if domain in entry.counts)
     classes = ", ".join(entry.classes[:MOST_CLASSES]) + (", ..." if len(entry.classes) > MOST_CLASSES else "")
     users = [other for other in files.names("experiments") if _dataset_of(other) == name]
@@ -46,14 +45,9 @@ def dataset(name: str) -> str:
     rows = [
         ("from", "" if origin == OURS else origin),
         ("domains", "those of data-dir" if own else ", ".join(entry.domains)),
-        (
-            "by default",
-            ", ".join(defaults.get("domains", ())) if defaults.get("domains") != list(entry.domains) else "",
-        ),
         ("tests only", ", ".join(sorted(entry.test_only))),
         ("classes", "those of data-dir" if own else f"{len(entry.classes)}: {classes}"),
         ("images", f"{entry.size} x {entry.size} pixels, or dataset.size; published: {counts or '-'}"),
-        ("sets", _keys({key: defaults[key] for key in ("images", "allocation") if key in defaults})),
         ("experiments", ", ".join(users)),
         ("page", files.doc_page(page) if page else ""),
         ("check", f"fedshift prepare {name} data-dir=DIR"),

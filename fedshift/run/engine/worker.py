@@ -14,14 +14,18 @@ from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from typing import Any
 
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedshift.run.engine import inline, transport
+from fedshift.run.engine import inline
 from fedshift.run.launch import forks
 from fedshift_app.flower.internals import identify_process
 from fedshift_app.node import feature_state
 from fedshift_core.wire.records import array_records
+
+#: What a worker keeps of a node after its answer: nothing, what is on disk too, or what no other worker can have.
+NOTHING, KEPT, BOUND = 0, 1, 2
+READY, REPLY, LINE, BROKEN = "ready", "reply", "line", "broken"  # what a worker says, each with what belongs to it
 
 
 def serve(connection: "Connection[Any, Any]", num_nodes: int, environment: Mapping[str, str]) -> None:
@@ -34,70 +38,67 @@ def serve(connection: "Connection[Any, Any]", num_nodes: int, environment: Mappi
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the run closes the connection, which ends this process
     forks.adopt(environment)
-    arrived: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    arrived: queue.SimpleQueue[tuple[Message, bool]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, arrived), daemon=True).start()
     outbox = _Outbox(connection)
     try:
         from fedshift_app import client_app  # an error of the import is reported to the run
 
         outbox.take_log_lines()
-        outbox.send(transport.pack(transport.READY))
+        outbox.send(READY)
         _work(client_app.app, arrived, outbox, num_nodes)
     except Exception as error:
-        outbox.send(transport.pack(transport.BROKEN, f"{type(error).__name__}: {error}"))
+        outbox.send(BROKEN, f"{type(error).__name__}: {error}")
 
 
-def _receive(connection: "Connection[Any, Any]", arrived: "queue.SimpleQueue[bytes]") -> None:
-    """Queue incoming parcels; end the process when the connection is closed."""
+def _receive(connection: "Connection[Any, Any]", arrived: "queue.SimpleQueue[tuple[Message, bool]]") -> None:
+    """Queue incoming messages; end the process when the connection is closed."""
     try:
         while True:
-            arrived.put(connection.recv_bytes())
+            arrived.put(connection.recv())
     except (EOFError, OSError):
         os._exit(0)
 
 
-def _work(app: ClientApp, arrived: "queue.SimpleQueue[bytes]", outbox: "_Outbox", num_nodes: int) -> None:
+def _work(
+    app: ClientApp, arrived: "queue.SimpleQueue[tuple[Message, bool]]", outbox: "_Outbox", num_nodes: int
+) -> None:
     identify_process()
-    opener = transport.Opener()
     contexts: dict[int, Context] = {}
     while True:
-        parcel = arrived.get()
-        if parcel[0] == transport.ARRAYS:
-            opener.take(parcel)
-            continue
-        message, fresh = opener.open(parcel)
+        message, fresh = arrived.get()
         node_id = message.metadata.dst_node_id
         context = None if fresh else contexts.get(node_id)
         context = context or inline.new_context(node_id, num_nodes)
         answer = app(message, context)
-        on_disk = transport.KEPT if any(array_records(context.state).values()) else transport.NOTHING
-        kept = transport.BOUND if feature_state.holds(context) else on_disk
+        on_disk = KEPT if any(array_records(context.state).values()) else NOTHING
+        kept = BOUND if feature_state.holds(context) else on_disk
         contexts.pop(node_id, None)
         if kept:
             contexts[node_id] = context
         sys.stdout.flush()  # output that a method printed; this process may end without a flush
-        outbox.send(transport.pack(transport.REPLY, answer, kept))
+        outbox.send(REPLY, (answer, kept))
 
 
 class _Outbox(QueueHandler):
-    """Sends parcels, including log records, which the run's process handles as its own."""
+    """Sends answers and log records, which the run's process handles as its own."""
 
     def __init__(self, connection: "Connection[Any, Any]") -> None:
         super().__init__(queue.SimpleQueue())  # not used
         self._connection = connection
         self._sending = threading.Lock()
 
-    def send(self, parcel: bytes) -> None:
-        """Send a parcel, from any thread; end the process if the connection is closed."""
+    def send(self, kind: str, what: Any = None) -> None:
+        """Send something, from any thread; end the process if the connection is closed."""
         with self._sending:
             try:
-                self._connection.send_bytes(parcel)
+                self._connection.send((kind, what))
             except OSError:
                 os._exit(0)
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """Send a prepared record."""
-        self.send(transport.pack(transport.LINE, record))
+        self.send(LINE, record)
 
     def take_log_lines(self) -> None:
         """Install this as the only handler of FedShift's logger and of the root logger."""

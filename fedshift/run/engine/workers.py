@@ -15,9 +15,8 @@ from multiprocessing import connection
 
 from flwr.app import Message
 
-from fedshift.run.engine import transport
 from fedshift.run.engine.inline import LocalGrid, index_of
-from fedshift.run.engine.worker import serve
+from fedshift.run.engine.worker import BOUND, LINE, NOTHING, READY, REPLY, serve
 from fedshift.run.launch import forks
 from fedshift_app.flower.simulating import TRIES
 from fedshift_core.errors import FederationError
@@ -36,23 +35,20 @@ class Worker:
 
     Attributes:
         jobs: The positions of its messages, in order.
-        known: The numbers of the shared arrays that it has.
         ready: It has said that it can work.
     """
 
     def __init__(self, num_nodes: int) -> None:
         self.jobs: deque[int] = deque()
-        self.known: set[int] = set()
         self.ready = False
         self.connection, theirs = forks.context.Pipe()
         self._process = forks.start(serve, theirs, num_nodes, dict(os.environ), name="fedshift-worker")
         theirs.close()
 
-    def send(self, *parcels: bytes) -> None:
-        """Send parcels; a worker that is gone is noticed by its end."""
+    def send(self, message: Message, fresh: bool) -> None:
+        """Send a message, of a node without state if ``fresh``; a worker that is gone is noticed by its end."""
         with contextlib.suppress(OSError):
-            for parcel in parcels:
-                self.connection.send_bytes(parcel)
+            self.connection.send((message, fresh))
 
     def end(self) -> str:
         """End it if it is running, and return how it ended."""
@@ -105,7 +101,6 @@ class WorkersGrid(LocalGrid):
         self._number = min(workers, num_nodes)
         self._workers: list[Worker] = []
         self._homes: dict[int, tuple[Worker, int]] = {}  # by node: the worker that holds its state, and how it is kept
-        self._shared = transport.Shared()
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Let the workers answer; the answers are in the order of the messages. ``timeout`` has no meaning here.
@@ -114,7 +109,6 @@ class WorkersGrid(LocalGrid):
             FederationError: If a worker cannot start, or a message is what workers die of.
         """
         work = _Work(list(messages))
-        self._shared.renew(work.messages)
         try:
             while len(work.replies) < len(work.messages):
                 self._hand_out(work)
@@ -151,52 +145,49 @@ class WorkersGrid(LocalGrid):
         """Take the next message for a worker: of its own or a free node, else the last it may take over."""
         place = next((at for at in work.waiting if self._home(work.node(at), worker)[0] is worker), None)
         if place is None and not worker.jobs:
-            theirs = (at for at in reversed(work.waiting) if self._home(work.node(at), worker)[1] != transport.BOUND)
+            theirs = (at for at in reversed(work.waiting) if self._home(work.node(at), worker)[1] != BOUND)
             place = next(filter(work.is_kept, theirs), None)
         if place is not None:
             work.waiting.remove(place)
         return place
 
     def _home(self, node: int, usual: Worker) -> tuple[Worker, int]:
-        return self._homes.get(node, (usual, transport.NOTHING))
+        return self._homes.get(node, (usual, NOTHING))
 
     def _give(self, worker: Worker, place: int, work: _Work) -> None:
         fresh = work.node(place) not in self._homes or self._homes[work.node(place)][0] is not worker
         worker.jobs.append(place)
-        arrays = self._shared.parcel(worker.known)
-        worker.send(*arrays, transport.job(work.messages[place], fresh, self._shared))
+        worker.send(work.messages[place], fresh)
 
     def _receive(self, worker: Worker, work: _Work) -> None:
-        """Handle a parcel of a worker, or its end."""
+        """Handle what a worker says, or its end."""
         try:
-            parcel = worker.connection.recv_bytes()
+            kind, what = worker.connection.recv()
         except (EOFError, OSError):
             self._reassign(worker, work)
             return
-        if parcel[0] == transport.REPLY:
+        if kind == REPLY:
             place = worker.jobs.popleft()
             self._homes.pop(work.node(place), None)
-            if kept := parcel[1]:
+            work.replies[place], kept = what
+            if kept:
                 self._homes[work.node(place)] = worker, kept
-            self._hand_out(work)  # before the answer is read, which takes a while
-            work.replies[place] = transport.read(parcel)
+            self._hand_out(work)
             self.on_replies([work.node(place)])
-        elif parcel[0] == transport.LINE:
-            record = transport.read(parcel)
-            logger = logging.getLogger(record.name)
-            if logger.isEnabledFor(record.levelno):
-                logger.handle(record)
-        elif parcel[0] == transport.READY:
+        elif kind == LINE:
+            logger = logging.getLogger(what.name)
+            if logger.isEnabledFor(what.levelno):
+                logger.handle(what)
+        elif kind == READY:
             worker.ready = True
         else:
-            doing = "work" if worker.ready else "start"
-            raise FederationError(f"a worker process cannot {doing}: {transport.read(parcel)}")
+            raise FederationError(f"a worker process cannot {'work' if worker.ready else 'start'}: {what}")
 
     def _reassign(self, worker: Worker, work: _Work) -> None:
         """Give the work of a dead worker to others. Nodes say themselves what they no longer have (secure sums)."""
         self._workers.remove(worker)
         gone = [node for node, (home, _) in self._homes.items() if home is worker]
-        lost = sum(self._homes.pop(node)[1] == transport.BOUND for node in gone)
+        lost = sum(self._homes.pop(node)[1] == BOUND for node in gone)
         how = worker.end()
         if not worker.ready:
             raise FederationError(f"a worker process {how} before it could work")

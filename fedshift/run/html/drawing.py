@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -22,7 +21,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-TEMPLATES = Path(__file__).parent / "templates"
+from fedshift.run.texts import TEMPLATES
+
 #: By name of a CSS variable, the colours of the light theme.
 THEME: dict[str, str] = dict(re.findall(r"--(\w+):(#\w{6})", (TEMPLATES / "light.css").read_text(encoding="utf-8")))
 TEXT, GRID = THEME["fg"], THEME["grid"]
@@ -211,8 +211,8 @@ def heat_map(axes: Axes, shares: Sequence[Sequence[float]], texts: Sequence[Sequ
             axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=9)
 
 
-def heat_key(figure: Figure, axes: Axes, most: float, what: str) -> None:
-    """Draw the colour key of a heat map, from 0 to ``most``, below ``axes``."""
+def heat_key(figure: Figure, axes: Axes, most: float) -> None:
+    """Draw the colour key of a heat map of training images, from 0 to ``most``, below ``axes``."""
     red, green, blue = mpl.colors.to_rgb(HEAT)
     ends = [(red, green, blue, 0.0), (red, green, blue, 1.0)]
     colours = mpl.colors.LinearSegmentedColormap.from_list("heat", ends)
@@ -224,7 +224,7 @@ def heat_key(figure: Figure, axes: Axes, most: float, what: str) -> None:
     key.solids.set(rasterized=True, edgecolor="none")  # otherwise the file has one path per colour
     key.outline.set_visible(False)
     key.ax.tick_params(length=2, labelsize=9)
-    key.set_label(what, fontsize=9)
+    key.set_label("training images of the class", fontsize=9)
 
 
 def short(name: str, most: int = SHORT) -> str:

@@ -85,7 +85,8 @@ class Credentials:
         authority = _read(self.ca_certificate, x509.load_pem_x509_certificate)
         certificate = _read(self.certificate, x509.load_pem_x509_certificate)
         key = _read(self.key, _load_key)
-        anew = _renewed(self, certificate)
+        old, new = (self.certificate, self.key), ("fedshift", "credentials", "server", self.folder, "--host", "NAME")
+        anew = "; ".join(shlex.join(map(str, words)) for words in (("rm", *old), new))
         _check_dates(self.ca_certificate, authority, AUTHORITY_ANEW)
         left = _check_dates(self.certificate, certificate, anew)
         try:
@@ -126,6 +127,19 @@ def _load_key(content: bytes) -> PrivateKeyTypes:
     return serialization.load_pem_private_key(content, password=None)
 
 
+def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return a private key that only its owner can read, such as ``server.key``.
+
+    Raises:
+        ConfigError: If others can read it, or it is no key on an elliptic curve.
+    """
+    check_private(path)
+    key = _read(path, _load_key)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{path} is no key on an elliptic curve, as a server.key is")
+    return key
+
+
 def _read(path: Path, load: Callable[[bytes], T]) -> T:
     try:
         return load(path.read_bytes())
@@ -144,18 +158,6 @@ def _check_dates(path: Path, certificate: x509.Certificate, anew: str) -> dateti
     if now > end:
         raise ConfigError(f"{path} expired on {end:{DATE}}", anew)
     return end - now
-
-
-def _renewed(made: Credentials, certificate: x509.Certificate) -> str:
-    """Return the commands that renew the SuperLink's certificate for the same names."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        held = [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
-    except (x509.ExtensionNotFound, ValueError):
-        held = []
-    hosts = [word for host in held or ["NAME"] for word in ("--host", host)]
-    old = shlex.join(["rm", str(made.certificate), str(made.key)])
-    return f"run: {old}; {shlex.join(['fedshift', 'credentials', 'server', str(made.folder), *hosts])}"
 
 
 def make_authority(folder: Path) -> list[Path]:
@@ -229,11 +231,10 @@ def _load_authority(made: Credentials) -> tuple[x509.Certificate, ec.EllipticCur
     for path in (made.ca_certificate, made.ca_key):
         if not path.is_file():
             raise ConfigError(f"{path} is missing; `fedshift credentials authority {made.folder}` makes it")
-    check_private(made.ca_key)
+    key = private_key(made.ca_key)
     certificate = _read(made.ca_certificate, x509.load_pem_x509_certificate)
-    key = _read(made.ca_key, _load_key)
     _check_dates(made.ca_certificate, certificate, AUTHORITY_ANEW)
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+    if key.public_key() != certificate.public_key():
         raise ConfigError(f"{made.ca_key} is not the key of {made.ca_certificate}")
     return certificate, key
 

@@ -18,13 +18,11 @@ from fedshift_core.env import FORK_SERVER, PLAIN_FLOWER, RAY_WORKER, STATUS_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 from fedshift_core.paths import path_with_flower
-from fedshift_core.plural import plural
 
 CONNECTION = "fedshift"
 #: Seconds between SuperExec's requests for work; its default is 1. A request costs both sides some 20 ms.
 TASK_POLL_SECONDS = "0.5"
 LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
-LONGEST_TEMPORARY = 41  # characters of TMPDIR: Ray's sockets lie at least 66 below, in a folder that it never removes
 SHORT_PARENT = "/tmp"  # for a run's folder where TMPDIR is too long
 
 
@@ -108,28 +106,18 @@ def temporary_folder(*, for_ray: bool = False) -> Iterator[Path]:
         ConfigError: If there is no place for one, as on a full disk, or none where Ray could start.
     """
     given = tempfile.gettempdir()
+    long = for_ray and len(given) + len("/fedshift-12345678") > LONGEST_HOME
+    parent = SHORT_PARENT if long else given
     try:
-        long = for_ray and len(given) + len("/fedshift-12345678") > LONGEST_HOME
-        folder = _made(SHORT_PARENT if long else given, given, for_ray=long)
+        folder = tempfile.TemporaryDirectory(prefix="fedshift-", dir=parent)
     except OSError as error:
-        raise ConfigError(f"TMPDIR: no temporary folder can be made: {error.strerror}") from None
+        why = f"it is too long for Flower's simulation (at most {LONGEST_HOME}), and " if long else ""
+        remedy = "set TMPDIR to a shorter folder, or run with engine=inline" if long else ""
+        raise ConfigError(
+            f"TMPDIR: {why}no temporary folder can be made in {shown(parent)}: {error.strerror}", remedy
+        ) from None
     with folder as name:
         yield Path(name)
-
-
-def _made(parent: str, given: str, *, for_ray: bool) -> "tempfile.TemporaryDirectory[str]":
-    try:
-        return tempfile.TemporaryDirectory(prefix="fedshift-", dir=parent)
-    except OSError as error:
-        if not for_ray:
-            raise
-        if len(given) > LONGEST_TEMPORARY:
-            raise ConfigError(
-                f"TMPDIR: {plural(len(given), 'character is', 'characters are')} too many for the sockets of "
-                f"Flower's simulation (at most {LONGEST_TEMPORARY}), and {parent} cannot be used: {error.strerror}",
-                "set TMPDIR to a shorter folder, or run with engine=inline",
-            ) from None
-        return tempfile.TemporaryDirectory(prefix="fedshift-", dir=given)
 
 
 def empty_folder(home: Path) -> Path:

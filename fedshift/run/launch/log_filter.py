@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import subprocess
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,14 +22,6 @@ MISLEADING = (
     "flwr federation simulation-config",
 )
 
-#: Ray says this every ten seconds: the folder that it writes to, how full its disk is, in per cent, and the GB left.
-FULL_DISK = re.compile(
-    r"file_system_monitor\.cc:\d+: (.+) is over (\d+(?:\.\d+)?)% full, available space: (\d+(?:\.\d+)?) GB;"
-)
-DISK_IS_FULL = (
-    "the disk of {} is more than {} % full, {:.1f} GB are left: a simulation whose messages do not fit in memory "
-    "writes them there, and fails if it cannot\n"
-)
 _ROUND = re.compile(r"round +\d+/\d+  ")  # the line of a round (``console.round_line``)
 
 
@@ -59,7 +52,7 @@ def is_end(line: str) -> bool:
 
 
 def call(
-    command: Sequence[str], folder: Path, env: Mapping[str, str], out: TextIO, err: TextIO, *, early: bool = False
+    command: Sequence[str], folder: Path, env: Mapping[str, str], out: TextIO | None = None, *, early: bool = False
 ) -> int:
     """Run a program to its end, print its cleaned lines, and return its exit code.
 
@@ -67,8 +60,7 @@ def call(
         command: The program, with its arguments.
         folder: Where it runs.
         env: Its environment.
-        out: Where its standard output goes.
-        err: Where its standard error goes.
+        out: Where its lines go; None for standard output and error.
         early: End it when the ServerApp has written all; the exit code is then 0.
     """
     process = subprocess.Popen(
@@ -77,11 +69,11 @@ def call(
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stderr is not None
-    errors_thread = threading.Thread(target=_pass_on, args=(process.stderr, err), daemon=True)
+    errors_thread = threading.Thread(target=_pass_on, args=(process.stderr, out or sys.stderr), daemon=True)
     with process.stdout, process.stderr:
         errors_thread.start()
         try:
-            return 0 if _pass_on(process.stdout, out, early=early) else process.wait()
+            return 0 if _pass_on(process.stdout, out or sys.stdout, early=early) else process.wait()
         finally:  # as subprocess.run does
             process.kill()
             process.wait()
@@ -90,13 +82,11 @@ def call(
 
 def _pass_on(lines: Iterable[str], to: TextIO, *, early: bool = False) -> bool:
     """Pass lines on; return whether it was left ``early``, with the sign of the run's end."""
-    colour, disk_shown = coloured(to), False
+    colour = coloured(to)
     for line in lines:
         if early and is_end(line):
             return True
         shown = cleaned(line, colour=colour)
-        if found := FULL_DISK.search(line):
-            shown, disk_shown = None if disk_shown else DISK_IS_FULL.format(found[1], found[2], float(found[3])), True
         if shown is not None:
             to.write(shown)
             to.flush()

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -16,32 +15,10 @@ from fedshift_core.env import STATUS_FILE
 from fedshift_core.plural import plural
 
 
-@dataclass(frozen=True)
-class Leftover:
-    """Some of this user's processes.
+def leftovers() -> list[tuple[str, str]]:
+    """Describe the processes that killed commands started, where their run is over or has no folder.
 
-    Attributes:
-        pids: Their ids, ascending.
-    """
-
-    pids: tuple[int, ...]
-
-    @property
-    def what(self) -> str:
-        """Return a description of them."""
-        return f"{plural(len(self.pids), 'process', 'processes')} of a command that was killed"
-
-    @property
-    def command(self) -> str:
-        """Return the command that ends them."""
-        return f"kill {' '.join(map(str, self.pids))}"
-
-    def __str__(self) -> str:
-        return f"left running: {self.what}; to end: {self.command}"
-
-
-def leftovers() -> list[Leftover]:
-    """Return the processes that killed commands started, where their run is over or has no folder.
+    Each with the command that ends them.
 
     A process without our mark is somebody else's work, however it is called: it is never listed.
     """
@@ -52,7 +29,11 @@ def leftovers() -> list[Leftover]:
             waited_for = processes.is_running(env.get(processes.OWNER, ""))
             if processes.MARK in env and not waited_for and not _goes_on(env.get(STATUS_FILE, "")):
                 orphans[env[processes.MARK]] |= {one.pid for one in processes.family(process)}
-    return [Leftover(tuple(sorted(pids))) for pids in orphans.values()]
+    what = "left running: {} of a command that was killed"
+    return [
+        (what.format(plural(len(pids), "process", "processes")), f"kill {' '.join(map(str, sorted(pids)))}")
+        for pids in orphans.values()
+    ]
 
 
 def _goes_on(status_file: str) -> bool:

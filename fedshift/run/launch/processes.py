@@ -163,9 +163,9 @@ class Group(contextlib.AbstractContextManager["Group"]):
             time.sleep(0.1)
         raise FedShiftError(f"{name} did not start:\n{self.tail(name)}")
 
-    def tail(self, name: str, lines: int = 15) -> str:
+    def tail(self, name: str) -> str:
         """Return the end of a process's log."""
-        return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-15:])
 
     def stop(self) -> None:
         """End all processes of the group and their children: by a signal, unless they are done, then by force.

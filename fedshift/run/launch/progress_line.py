@@ -11,13 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedshift.run.launch import progress_table
-from fedshift.run.launch.progress_table import LOOK_SECONDS, Screen, Watched
-from fedshift_app.run.console import duration
-from fedshift_core.accuracies import average, percent
+from fedshift.run.launch.progress_table import LOOK_SECONDS, Screen, Watched, line_of
 from fedshift_core.env import LIVE
-from fedshift_core.limits import MOST_NAME, plain
-
-CELLS = 20  # of the bar
 
 
 def in_notebook() -> bool:
@@ -28,23 +23,6 @@ def in_notebook() -> bool:
 def usual() -> AbstractContextManager[Screen]:
     """Return the display for where this process prints: a notebook's line, a terminal's table, or lines."""
     return notebook() if in_notebook() else progress_table.screen()
-
-
-def line_of(watched: Watched) -> str:
-    """Return how a run stands in a line: a bar, the round, the average and the worst domain, the time left."""
-    run = watched.status
-    if watched.features or not run:
-        return progress_table.features_line(watched) or "the run is being prepared"
-    done, total = len(watched.rounds), max(int(run.get("rounds") or 0), 1)
-    bar = ("#" * (CELLS * min(done, total) // total)).ljust(CELLS, ".")
-    parts = [f"{run.get('method')} on {run.get('experiment')}", f"[{bar}] {done}/{total}"]
-    for accuracy in [line["accuracy"] for line in watched.rounds if line["accuracy"]][-1:]:
-        parts.append(f"avg {percent(average(accuracy))}")
-        known = [(value, name) for name, value in accuracy.items() if value is not None]
-        parts += [f"worst {plain(name, MOST_NAME)} {percent(value)}" for value, name in sorted(known)[:1]]
-    if watched.left:
-        parts.append(f"left {duration(watched.left)}")
-    return "  ".join([*parts, str(run.get("state"))])
 
 
 class Line(Screen):

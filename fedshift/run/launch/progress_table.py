@@ -7,9 +7,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,39 +18,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedshift.run.launch import log_filter
 from fedshift_app.run import status
 from fedshift_app.run.console import duration
 from fedshift_app.run.files import METRICS_FILE
 from fedshift_app.run.logs import FORMAT
-from fedshift_core.accuracies import average, mean, percent
+from fedshift_core.accuracies import average, percent
 from fedshift_core.env import LIVE
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 
-BLOCKS, LETTERS = "▁▂▃▄▅▆▇█", "_.-=+*#%"  # of a sparkline, and where the terminal has no such letters
-WIDEST, NARROWEST = 40, 8  # cells of a sparkline
-OTHER_COLUMNS = 42  # columns of the terminal that the rest of the table takes
 AROUND = 12  # lines of the terminal that are no domain's
 LOOK_SECONDS = 0.5
-
-
-def spark(values: Sequence[float | None], cells: int, blocks: str = BLOCKS) -> str:
-    """Return numbers as a sparkline of blocks, with a gap where a number is unknown.
-
-    If there are more numbers than cells, each cell shows the mean of its share.
-    """
-    parts = min(cells, len(values))
-    ends = [i * len(values) // parts for i in range(parts + 1)] if parts else []
-    means = [mean(values[begin:end]) for begin, end in pairwise(ends)]
-    known = [value for value in means if value is not None]
-    if not known:
-        return ""
-    least, most = min(known), max(known)
-    top = len(blocks) - 1
-    scale = top / (most - least) if most > least else 0.0
-    return "".join(
-        " " if value is None else blocks[round((value - least) * scale) if scale else top // 2] for value in means
-    )
+CELLS = 20  # of the bar
 
 
 class Watched:
@@ -125,35 +102,43 @@ def features_line(watched: Watched) -> str:
     return f"features of images, computed once: {watched.features['done']:,} of {watched.features['of']:,}{left}"
 
 
+def line_of(watched: Watched) -> str:
+    """Return how a run stands in a line: a bar, the round, the average and the worst domain, the time left."""
+    run = watched.status
+    if watched.features or not run:
+        return features_line(watched) or "the run is being prepared"
+    done, total = len(watched.rounds), max(int(run.get("rounds") or 0), 1)
+    bar = ("#" * (CELLS * min(done, total) // total)).ljust(CELLS, ".")
+    parts = [f"{run.get('method')} on {run.get('experiment')}", f"[{bar}] {done}/{total}"]
+    for accuracy in [line["accuracy"] for line in watched.rounds if line["accuracy"]][-1:]:
+        parts.append(f"avg {percent(average(accuracy))}")
+        known = [(value, name) for name, value in accuracy.items() if value is not None]
+        parts += [f"worst {plain(name, MOST_NAME)} {percent(value)}" for value, name in sorted(known)[:1]]
+    if watched.left:
+        parts.append(f"left {duration(watched.left)}")
+    return "  ".join([*parts, f"{run.get('state')}: {run.get('answered')} of {run.get('asked')} answered"])
+
+
 def picture(watched: Watched, console: Console) -> RenderableType:
-    """Return the table of a run: its state, and the accuracy of each domain over the rounds.
+    """Return the table of a run: its state, and the accuracy of each domain, now and in its best round.
 
     Args:
         watched: The run.
-        console: The terminal, for its size and its encoding.
+        console: The terminal, for its height.
     """
     run, rounds = watched.status, watched.rounds
     if watched.features or not run:
         return Text(features_line(watched))
-    blocks = BLOCKS if console.encoding.lower().startswith("utf") else LETTERS
-    cells = max(NARROWEST, min(WIDEST, console.width - OTHER_COLUMNS))
-    head = Text.assemble(
-        (f"{run.get('method')} on {run.get('experiment')}", "bold"),
-        f"  round {run.get('round')} of {run.get('rounds')}, {run.get('state')}: "
-        f"{run.get('answered')} of {run.get('asked')} answered",
-        "" if watched.left is None else f"  left {duration(watched.left)}",
-        no_wrap=False, overflow="fold",
-    )  # fmt: skip
+    head = Text(line_of(watched), overflow="fold")
     if not rounds:
         return head
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("domain", "now", "best", "rounds"):
-        table.add_column(name, justify="right" if name in ("now", "best") else "left", no_wrap=True)
+    for name in ("domain", "now", "best"):
+        table.add_column(name, justify="left" if name == "domain" else "right", no_wrap=True)
 
     def add(name: str, values: Sequence[float | None], style: str = "") -> None:
         best = max((value for value in values if value is not None), default=None)
-        line = Text(spark(values, cells, blocks), style="cyan")
-        table.add_row(Text(name), percent(values[-1]), percent(best), line, style=style)
+        table.add_row(Text(name), percent(values[-1]), percent(best), style=style)
 
     scored = [line["accuracy"] for line in rounds if line["accuracy"]]
     domains = list(scored[-1]) if scored else []
@@ -161,12 +146,11 @@ def picture(watched: Watched, console: Console) -> RenderableType:
     for domain in shown:
         add(plain(domain, MOST_NAME), [accuracy.get(domain) for accuracy in scored])
     if len(domains) > len(shown):
-        table.add_row(f"and {len(domains) - len(shown)} more", "", "", "")
+        table.add_row(f"and {len(domains) - len(shown)} more")
     if domains:
         add("AVG", [average(accuracy) for accuracy in scored], "bold")
-    losses = [(line["losses"] or {}).get("loss") for line in rounds]
-    if losses[-1] is not None:
-        table.add_row("loss", f"{losses[-1]:.3f}", "", spark(losses, cells, blocks), style="dim")
+    if (loss := (rounds[-1]["losses"] or {}).get("loss")) is not None:
+        table.add_row("loss", f"{loss:.3f}", style="dim")
     return Group(head, table)
 
 
@@ -175,16 +159,17 @@ class Screen:
 
     Args:
         console: Where the table is drawn.
-        out: Where the lines of a program go; None for standard output and error.
+        out: As the attribute.
 
     Attributes:
+        out: Where the lines of a program go; None for standard output and error.
         note: Is handed the run folder at the end of a run, also where it fails.
     """
 
     note: Callable[[Path], None] | None = None
 
     def __init__(self, console: Console | None = None, out: TextIO | None = None) -> None:
-        self._console, self._out = console, out
+        self._console, self.out = console, out
         self._watched: Watched | None = None
         self._looked = 0.0
 
@@ -204,10 +189,6 @@ class Screen:
             self._looked = time.monotonic()
             self._watched.look()
         return picture(self._watched, self._console)
-
-    def call(self, command: Sequence[str], folder: Path, env: Mapping[str, str], *, early: bool = False) -> int:
-        """Run a program to its end, with its lines above the table; arguments and result as ``log_filter.call``."""
-        return log_filter.call(command, folder, env, self._out or sys.stdout, self._out or sys.stderr, early=early)
 
 
 def possible() -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedshift.run.launch import forked, processes
+from fedshift.run.launch import forked, log_filter, processes
 from fedshift.run.launch.local_superlink import (
     CONNECTION,
     Begun,
@@ -181,7 +181,8 @@ def submit(
     if FORK_SERVER in flower.env:
         command = [*forked.command(forked.FLWR), *command[1:]]
     with _followed(home / "status.json", screen) as shown:
-        returncode = shown.call([*command, *options], flower.folder, flower.env, early=alone)
+        command += options
+        returncode = log_filter.call(command, flower.folder, flower.env, shown.out, early=alone)
     folder = _outcome(home / "status.json", returncode, flower)
     flower.done = alone
     return folder

@@ -58,8 +58,8 @@ def show(arguments: list[str], *, as_json: bool, watch: bool, site: str, as_metr
         return status.exit_code(run) if run else exit_codes.OK
     finally:
         if not watch:
-            for left in orphans.leftovers():
-                print(left, file=sys.stderr, flush=True)
+            for what, command in orphans.leftovers():
+                print(f"{what}; to end: {command}", file=sys.stderr, flush=True)
 
 
 def _samples(run: status.Status) -> list[Sample]:

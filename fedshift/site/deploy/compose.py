@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from fedshift.run.launch import credentials
+from fedshift.run.texts import filled
 from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app.config.sections import RunConfig
 from fedshift_clients.models import packages
-from fedshift_core import private_files
+from fedshift_core import json_text, private_files
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.yaml_files import as_yaml
@@ -78,13 +77,11 @@ def write(config: RunConfig, nodes: Sequence[NodeFolder], output: Path) -> Path:
 
 def composed(nodes: Sequence[NodeFolder]) -> str:
     """Return the content of the file."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )  # YAML, not HTML
-    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}  # YAML has no surrogates
-    user, about = f"{os.getuid()}:{os.getgid()}", {node.index: _about(node) for node in nodes}
-    template = environment.get_template("compose.yaml.j2")
-    return template.render(file=FILE, experiment=EXPERIMENT, home=HOME, port=PORT, user=user, nodes=nodes, about=about)
+    return filled(
+        Path(__file__).with_name("compose.yaml.j2"), file=FILE, experiment=EXPERIMENT, home=HOME, port=PORT,
+        nodes=nodes, user=f"{os.getuid()}:{os.getgid()}",
+        about={node.index: json_text.text_of(_about(node)) for node in nodes},
+    )  # fmt: skip
 
 
 def _about(node: NodeFolder) -> str:

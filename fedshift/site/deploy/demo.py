@@ -111,7 +111,7 @@ def make_node_key(flower: processes.Group, home: Path, folder: exporting.NodeFol
 
 def start_supernode(
     flower: processes.Group, link: local_superlink.SuperLink, folder: exporting.NodeFolder, key: Path | None, *,
-    plain: bool = False, owner: str = OPEN_POLICY,
+    plain: bool = False,
 ) -> None:  # fmt: skip
     """Start the SuperNode of one folder; one thread, as in simulation, so that the numbers are the same.
 
@@ -121,12 +121,11 @@ def start_supernode(
         folder: Its images.
         key: Its private key, where it needs one.
         plain: Start Flower's own ``flower-supernode``.
-        owner: What its ``--node-config`` says of its owner's policy.
     """
     ours = [sys.executable, "-m", "fedshift.site.deploy.supernode"]
     trust = ["--root-certificates", str(link.credentials.ca_certificate)] if link.credentials else ["--insecure"]
     identity = ["--auth-supernode-private-key", str(key)] if key else []
     where = ["--superlink", link.address, "--port", str(processes.free_port())]
-    about = ["--node-config", f"{folder.node_config} threads=1 {owner}"]
+    about = ["--node-config", f"{folder.node_config} threads=1 {OPEN_POLICY}"]
     command = [processes.command("flower-supernode")] if plain else ours
     flower.start(f"supernode-{folder.index}", [*command, *trust, *identity, *where, *about])

@@ -2,7 +2,6 @@
 
 import re
 import tempfile
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,12 +59,10 @@ class NodeFolder:
 def node_name(index: int, domain: str) -> str:
     """Return the name of a node's folder, key and service: ``node-<index>-<domain>`` in plain ASCII.
 
-    Umlauts and accents lose their marks, and other characters become a dash: a site may have any name that its
-    people use, a key's file may not. The index alone makes the name unique.
+    Other characters become a dash: a site may have any name that its people use, a key's file may not. The index alone
+    makes the name unique.
     """
-    marked = unicodedata.normalize("NFKD", domain.replace("ß", "ss"))
-    bare = "".join(letter for letter in marked if not unicodedata.combining(letter))
-    part = re.sub(r"[^A-Za-z0-9._-]+", "-", bare).strip("-")
+    part = re.sub(r"[^A-Za-z0-9._-]+", "-", domain).strip("-")
     name = f"node-{index}-{part}" if part else f"node-{index}"
     return name[: credentials.MOST_NODE_NAME]
 

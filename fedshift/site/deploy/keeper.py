@@ -1,4 +1,4 @@
-"""Keeps the executor of a SuperNode running: restarts it when it has ended, after growing pauses.
+"""Keeps the executor of a SuperNode running: restarts it when it has ended, after a pause.
 
 Without an executor the SuperNode stays connected, takes messages and never answers.
 """
@@ -11,8 +11,7 @@ from typing import Any
 
 log = logging.getLogger("fedshift")
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds from the end of an executor to the next start
-STEADY = 300.0  # seconds of running after which the pause is reset
+PAUSE = 5.0  # seconds from the end of an executor to the next start
 
 Process = subprocess.Popen[bytes]
 
@@ -29,13 +28,12 @@ class Keeper:
         self._start, self._clock = start, clock
         self._again: Callable[[], Process] | None = None
         self._process: Process | None = None
-        self._began, self._pause = 0.0, FIRST_PAUSE
         self._due: float | None = None  # when it is started again; None while it runs
 
     def start(self, command: list[str], **options: Any) -> Process:
         """Start the executor in place of Flower, and keep it running."""
         self._again = lambda: self._start(command, **options)
-        self._process, self._began = self._again(), self._clock()
+        self._process = self._again()
         return self._process
 
     def look(self) -> None:
@@ -44,8 +42,6 @@ class Keeper:
         if self._process is None or self._again is None:
             return
         if self._due is None and (code := self._process.poll()) is not None:
-            if now - self._began >= STEADY:
-                self._pause = FIRST_PAUSE
             how = f"by signal {-code}" if code < 0 else f"exit code {code}"
             self._wait(now, f"the executor of this SuperNode has ended ({how}): messages wait; it starts again in")
         if self._due is None or now < self._due:
@@ -55,10 +51,9 @@ class Keeper:
         except OSError as error:  # no memory, no processes
             self._wait(now, f"the executor cannot be started ({error.strerror}): next try in")
             return
-        self._began, self._due = now, None
+        self._due = None
         log.warning("the executor of this SuperNode has started again, process %d", self._process.pid)
 
     def _wait(self, now: float, why: str) -> None:
-        log.warning("%s %.0f s", why, self._pause)
-        self._due = now + self._pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        log.warning("%s %.0f s", why, PAUSE)
+        self._due = now + PAUSE

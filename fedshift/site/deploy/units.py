@@ -8,9 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from jinja2 import Environment, FileSystemLoader
-
 from fedshift.run.launch import processes
+from fedshift.run.texts import filled
 from fedshift.site.deploy import supernode
 from fedshift.site.deploy.supernode import NODE_CONFIG
 from fedshift_app.node import chained_log, state_folder
@@ -40,18 +39,18 @@ def of_supernode(options: Sequence[str]) -> str:
     if images and not PurePath(images).is_absolute():
         raise ConfigError(f"{NODE_CONFIG}: {DATA_DIR}={as_found(images)}: --systemd needs an absolute path")
     off = "" if folder is None else f"{STATE}/{folder.name}/{chained_log.OFF_FILE}".replace("%", "%%")
-    return _rendered("supernode", options, images=_word(images) if images else "", off=off)
+    return _rendered("supernode", options, _word(images) if images else "", off)
 
 
-def _rendered(name: str, options: Sequence[str], **more: str) -> str:
+def _rendered(name: str, options: Sequence[str], images: str = "", off: str = "") -> str:
     if wrong := [option for option in options if not option.isprintable()]:
         raise ConfigError(f"--systemd: {as_found(wrong[0])} has characters that cannot be printed")
     here = [str(Path(option).absolute()) if Path(option).is_file() else option for option in options]
     words = " ".join(_word(word).replace("$", "$$") for word in [processes.command("fedshift"), name, *here])
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True)  # not HTML
-    template = environment.get_template("unit.service.j2")
-    title, command = f"FedShift {name}", f"fedshift {name}"
-    return template.render(title=title, command=command, words=words, user=USER, home=HOME, **more)
+    return filled(
+        Path(__file__).with_name("unit.service.j2"), title=f"FedShift {name}", command=f"fedshift {name}", words=words,
+        user=USER, home=HOME, images=images, off=off,
+    )  # fmt: skip
 
 
 def _word(text: str) -> str:

@@ -23,7 +23,7 @@ NETWORK = "torchvision:shufflenet_v2_x0_5"
 
 def arrays_of(config: RunConfig) -> Arrays:
     """Return the weights that classify, of a model as it begins."""
-    client = scorer.bare_client(config, config.model)
+    client = scorer.bare_client(config)
     state = client.model.state_dict()
     return {name: state[name].numpy().copy() for name in scorer.needs(client).weights}
 

@@ -29,7 +29,7 @@ ORIGIN |= {"server_round": 3, "rounds": 3, "nodes": 2, "seed": 0}
 
 def weights(config: RunConfig, names: list[str], seed: int) -> Arrays:
     rng = np.random.default_rng(seed)
-    state = scorer.bare_client(config, config.model).model.state_dict()
+    state = scorer.bare_client(config).model.state_dict()
     return {name: np.asarray(state[name].numpy() + rng.random(), state[name].numpy().dtype) for name in names}
 
 
@@ -39,7 +39,7 @@ class Kept:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config = resolve({"method": "fedbn", "set": "model.name=cnn_bn"})
-        client = scorer.bare_client(self.config, self.config.model)
+        client = scorer.bare_client(self.config)
         self.shared = weights(self.config, client.shared_names, 1)
         self.own = [name for name in client.model.state_dict() if name not in client.shared_names]
 
@@ -91,8 +91,8 @@ def test_personal_parts_are_put_on(kept: Kept) -> None:
 def test_a_node_with_a_network_of_its_own(tmp_path: Path) -> None:
     config = resolve({"method": "local", "set": 'model.name=cnn2 model.per_node=["cnn2","cnn3"]'})
     model = shared_model(config, {}, tmp_path / "shared")
-    third = saving.with_network(config, config.model.model_copy(update={"name": "cnn3"}))
-    remember(weights(third, list(scorer.bare_client(third, third.model).model.state_dict()), 1), 3, number=1)
+    third = saving.with_network(config, -1, "cnn3")
+    remember(weights(third, list(scorer.bare_client(third).model.state_dict()), 1), 3, number=1)
     assert on_node.save(model, "safetensors")[1].network == "cnn3"  # node-1 has the second
     with pytest.raises(FedShiftError, match=r"lacks personal parts|has shape"):
         on_node.save(model, "safetensors", network="cnn2", output=tmp_path / "other")
@@ -112,7 +112,7 @@ def test_what_cannot_be_put_together(kept: Kept, state: Path, tmp_path: Path) ->
     fails("node-0, node-1")
     fails("node-7", "node-0, node-1", node="node-7")
     fails("cnn_bn", node="node-1", network="cnn")
-    fails("personal parts", state=tmp_path)
+    fails("none is there", state=tmp_path)
     whole, _ = on_node.save(model, "safetensors", node="node-1")
     fails("(node)", shared=whole)
     fails("exists", node="node-1")

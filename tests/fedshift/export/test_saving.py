@@ -143,7 +143,7 @@ def test_prototypes_classify_and_are_saved_with_the_nodes_own_network(fedproto: 
 def bare(method: str, given: str = "") -> tuple[RunConfig, Any, set[str]]:
     """Return a configuration, a client, and the names of the weights that classify."""
     config = resolve({"method": method, "set": given})
-    client = scorer.bare_client(config, config.model)
+    client = scorer.bare_client(config)
     client.prepare(RoundInputs({}))
     return config, client, {*scorer.needs(client).weights}
 

@@ -17,7 +17,7 @@ from fedshift.lab.grid.evaluate.composing import Composed, Request
 from fedshift.lab.grid.evaluate.table import Scored
 from fedshift.lab.tables.results.places import held
 from fedshift.run.checking import check_data, check_model
-from fedshift.run.launch import local_superlink, progress_line, runner, running, site_status, worker_count
+from fedshift.run.launch import local_superlink, log_filter, progress_line, runner, running, site_status, worker_count
 from fedshift_app.run import build as run_build
 from fedshift_app.run import console, exit_codes, naming, status
 from fedshift_app.run.versions import own_commit
@@ -137,7 +137,8 @@ def _on_site(site: str, flat: dict[str, str]) -> Path:
     before = set(held(output))
     with local_superlink.temporary_folder() as home, progress_line.usual() as screen:
         env = {TELEMETRY: "0", "FLWR_DISABLE_UPDATE_CHECK": "1", **os.environ}
-        screen.call(local_superlink.run_command(home, site, flat), local_superlink.empty_folder(home), env)
+        command = local_superlink.run_command(home, site, flat)
+        log_filter.call(command, local_superlink.empty_folder(home), env, screen.out)
     if not (folders := [folder for folder in held(output) if folder not in before]):
         raise FederationError(
             f"--site {site}: the run left no folder in {shown(output)}: it did not start, or the SuperLink is on "

@@ -8,7 +8,7 @@ from typing import Any
 from fedshift.lab.pages.report import REPORT_FILE, figures, predictions, record_sections
 from fedshift.run import reading
 from fedshift.run.html import drawing, sections
-from fedshift.run.html.rendering import render
+from fedshift.run.texts import render
 from fedshift_app.run.summary import finite
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError

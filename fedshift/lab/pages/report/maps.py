@@ -48,7 +48,7 @@ def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequenc
     texts = [list(map(str, counts)) for _, counts in rows] if len(classes) <= NAMED and most < 10_000 else ()
     heat_map(axes, [[count / most for count in counts] for _, counts in rows], texts)
     label(axes, classes, [name for name, _ in rows])
-    heat_key(figure, axes, most, "training images of the class")
+    heat_key(figure, axes, most)
     return Plot(figure, "class-counts", f"Training images of each class on {plural(len(nodes), 'node')}: {said}.")
 
 

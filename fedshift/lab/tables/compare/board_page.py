@@ -20,7 +20,7 @@ from fedshift.lab.tables.compare.rows import Row, baseline
 from fedshift.lab.tables.results.loading import Run
 from fedshift.lab.tables.results.places import finished, held
 from fedshift.lab.tables.results.settings import BASELINE
-from fedshift.run.html.rendering import TEMPLATES, render
+from fedshift.run.texts import TEMPLATES, render
 from fedshift_app.config import files, registry
 from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_app.run.logs import cleaned

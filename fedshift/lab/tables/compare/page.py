@@ -12,7 +12,7 @@ from fedshift.lab.tables.compare.rows import Row, named
 from fedshift.lab.tables.compare.run_facts import budget
 from fedshift.lab.tables.compare.table import Numbers
 from fedshift.lab.tables.results.loading import Run
-from fedshift.run.html.rendering import render
+from fedshift.run.texts import render
 
 OPEN = 30  # the list of runs is open up to this number
 

@@ -9,18 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from refusals import refused
 from support import ROOT, Run, own_experiment, until
 
-from fedshift.run.engine import transport, workers
+from fedshift.run.engine import workers
 from fedshift.run.engine.workers import WorkersGrid
 from fedshift.run.launch import runner, worker_count
 from fedshift_app.config.resolving import resolve
-from fedshift_app.flower.internals import identify_process
 from fedshift_app.flower.simulating import TRIES
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.wire.records import encode
@@ -59,35 +57,6 @@ train: {lr: 0.02}
 allocation: {counts: any}
 rounds: 2
 """
-
-
-# --- what travels -------------------------------------------------------------------------------------------------
-
-
-def message(node_id: int, arrays: ArrayRecord, **config: Any) -> Message:
-    identify_process()
-    return Message(RecordDict({"arrays": arrays, "config": ConfigRecord(config)}), node_id, "train")
-
-
-def test_what_all_messages_hold_goes_once_and_what_is_a_nodes_own_goes_with_its_message() -> None:
-    whole = encode({"w": np.arange(5000, dtype=np.float32)})
-    own = [encode({"p": np.full(3, i, np.float32)}) for i in range(3)]
-    requested = [message(1000 + i, ArrayRecord({**whole, **own[i]})) for i in range(3)]
-    shared, opener, known = transport.Shared(), transport.Opener(), set[int]()
-    shared.renew(requested)
-    arrays = shared.parcel(known)
-    assert len(arrays[0]) > 20_000
-    opener.take(*arrays)
-    assert not shared.parcel(known)  # this worker has them
-    for asking in requested:
-        parcel = transport.job(asking, True, shared)
-        received, fresh = opener.open(parcel)
-        assert fresh and len(parcel) < 3000 and received.content == asking.content
-        assert received.metadata.dst_node_id == asking.metadata.dst_node_id
-    later = encode({"w": np.zeros(5000, np.float32)})
-    shared.renew([message(1000, later), message(1001, later)])
-    opener.take(*shared.parcel(known))
-    assert len(opener._shared) == 1  # what nobody sends any more is let go
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------
@@ -161,7 +130,7 @@ def test_a_worker_that_does_not_start_ends_the_run_in_a_line(monkeypatch: pytest
     monkeypatch.setattr(workers, "serve", slice)  # ends at once
     grid = WorkersGrid(2, 2)
     with refused(FederationError, "code 0"):
-        grid.send_and_receive([message(1000, encode({}))])
+        grid.send_and_receive([Message(RecordDict({"arrays": encode({})}), 1000, "train")])
     assert not grid._workers
 
 

@@ -1,4 +1,4 @@
-"""Whose a local connection is: the kernel's answer for one connection, and its table of all."""
+"""Whose a local connection is, by the kernel's table."""
 
 import os
 import socket
@@ -12,27 +12,6 @@ import pytest
 from fedshift.run.launch import connections
 
 pytestmark = pytest.mark.skipif(not connections.TABLES[0].is_file(), reason="this system has no /proc/net/tcp")
-
-
-def answers() -> bool:
-    """Tell whether this kernel answers for single connections."""
-    try:
-        connections._asked((connections._parsed(("127.0.0.1", 1)), connections._parsed(("127.0.0.1", 2))))
-    except (OSError, AttributeError):
-        return False
-    return True
-
-
-@pytest.fixture(params=["asked", "table"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take one of the two ways alone."""
-
-    def refused(_: object) -> None:
-        raise OSError("not this way")
-
-    if request.param == "asked" and not answers():
-        pytest.skip("this kernel does not answer for single connections")
-    monkeypatch.setattr(connections, "_looked_up" if request.param == "asked" else "_asked", refused)
 
 
 @contextmanager

@@ -62,6 +62,6 @@ def test_a_long_tmpdir_without_another_place_is_named(long_tmpdir: Path, monkeyp
             pass
 
     line = refusal_of(ConfigError, enter)
-    assert line.startswith("TMPDIR: ") and "(at most 41)" in line and "engine=inline" in line
+    assert line.startswith("TMPDIR: ") and "(at most 35)" in line and "engine=inline" in line
     line = refusal_of(ConfigError, forks.begin, [])
     assert "(at most 75): " in line and line.endswith("\nset TMPDIR to a shorter folder, or run with workers=1")

@@ -29,8 +29,8 @@ def test_what_is_left_is_found_and_the_command_ends_it(
         ["sleep", "1000"], env=os.environ | {processes.MARK: str(tmp_path), processes.OWNER: named}
     )
 
-    def ours() -> list[orphans.Leftover]:
-        return [left for left in orphans.leftovers() if orphan.pid in left.pids]
+    def ours() -> list[tuple[str, str]]:
+        return [left for left in orphans.leftovers() if str(orphan.pid) in left[1].split()]
 
     try:
         assert processes.is_running(named)
@@ -39,14 +39,14 @@ def test_what_is_left_is_found_and_the_command_ends_it(
         owner.wait()
         assert not processes.is_running(named)
         (left,) = ours()
-        assert (left.what, left.command) == ("1 process of a command that was killed", f"kill {orphan.pid}")
+        assert left == ("left running: 1 process of a command that was killed", f"kill {orphan.pid}")
         result = subprocess.run(
             [sys.executable, "-m", "fedshift", "status", f"output-dir={tmp_path}"], cwd=ROOT,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert result.returncode == exit_codes.FAILED
         assert f"to end: kill {orphan.pid}" in result.stderr
-        subprocess.run(left.command.split(), check=True)
+        subprocess.run(left[1].split(), check=True)
         orphan.wait(timeout=10)
         assert ours() == []
     finally:
@@ -68,8 +68,8 @@ def test_only_marked_processes_of_runs_that_are_over_are_listed(tmp_path: Path) 
     ]
 
     def listed() -> list[bool]:
-        pids = {pid for left in orphans.leftovers() for pid in left.pids}
-        return [process.pid in pids for process in started]
+        pids = {pid for _, command in orphans.leftovers() for pid in command.split()}
+        return [str(process.pid) in pids for process in started]
 
     try:
         assert until(lambda: all("--simulation" in psutil.Process(process.pid).cmdline() for process in started))
