@@ -54,13 +54,10 @@ class Workbench:
         self.images = DeviceImages(device)
         self.pipeline = Pipeline(images, device, layout)
         self.frozen: FrozenFeatures | None = None
-        self._train, self._device = train, device
-        self._rows = max(train.batch_size + 1, images.eval_batch)
+        self._train = train
         self._trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]  # once, likewise
         self._parts: ModelParts | None = None
         self._optimizer: torch.optim.Optimizer | None = None
-        self._taken: Tensor | None = None
-        self._buffer: Tensor | None = None
 
     def clear(self) -> None:
         """Make room for the next client: the model is as it was at the start."""
@@ -122,17 +119,6 @@ class Workbench:
             if state.get("momentum_buffer") is not None:
                 state["momentum_buffer"].zero_()  # 0 m + g = g: as if it had never been there
         return self._optimizer
-
-    def room(self, image: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Return memory for the largest batch of images of a shape (H, W, 3), uint8 and float32.
-
-        All batches use it in turn.
-        """
-        if self._taken is None or self._buffer is None or self._taken.shape[1:] != image:
-            shape = (self._rows, *image)
-            self._taken = torch.empty(shape, dtype=torch.uint8, device=self._device)
-            self._buffer = torch.empty(shape, device=self._device)
-        return self._taken, self._buffer
 
 
 def optimizer_of(train: TrainConfig, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

@@ -10,7 +10,6 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedshift_clients.images.preprocessed import Ready
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training import precision, statistics
 from fedshift_clients.training.arrays import own_array, view
@@ -77,8 +76,6 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         self.grading = Grading()
         self.federation_images: FederationImages | None = None
         self.normalizer: Normalizer | None = None
-        # With kept features no image is looked at, and their pixels are not even copied.
-        self._taken, self._buffer = self._bench.room((0, 0, 3) if self._bench.frozen else train_set.x.shape[1:])
         self._private = private
         self.state = self._bench.state
         self.shared_frozen = model.frozen - private
@@ -89,7 +86,6 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         self._predictor: Callable[[Tensor], Tensor] | None = None  # of the adaptation by which images are scored
         self._parameters: list[NDArray[Any]] = []
         self._received: dict[str, Tensor] | None = None
-        self._ready: Ready | None = None  # the training images
 
     def prepare(self, inputs: RoundInputs) -> None:
         """Take what comes with a message, before ``fit`` or ``evaluate``."""
