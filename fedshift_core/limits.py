@@ -123,10 +123,6 @@ class _Short(reprlib.Repr):
         self.maxlevel, self.maxstring, self.maxother, self.maxlong = 4, MOST_FOUND, MOST_FOUND, MOST_FOUND
         self.maxdict = self.maxlist = self.maxtuple = 8
 
-    def repr1(self, x: Any, level: int) -> str:
-        """Represent a dict of any kind as a dict."""
-        return self.repr_dict(x, level) if isinstance(x, dict) else super().repr1(x, level)
-
     def repr_int(self, x: int, level: int) -> str:
         """Represent a whole number; Python refuses one of thousands of digits."""
         return super().repr_int(x, level) if x.bit_length() <= 300 else f"a whole number of {x.bit_length()} bits"

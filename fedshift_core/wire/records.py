@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
-from fedshift_core.limits import as_found, shortened
+from fedshift_core.limits import as_found
 from fedshift_core.plural import plural
 
 STYPE = "numpy.ndarray"  # Flower's name for this way of writing
@@ -109,17 +109,18 @@ def decode_array(name: str, array: Array) -> NDArray[Any]:
     file = BytesIO(data)
     try:
         if array.stype != STYPE or form.read_magic(file) != (1, 0):
-            raise ValueError(f"written as {STYPE} in format 1.0 alone")
+            raise RecordError(f"it is not written as {STYPE} in format 1.0")
         header = form.read_array_header_1_0(file)
         start = file.tell()
         found, said = (header[0], str(header[2])), (shape, array.dtype)
         if found != said or header[2].kind not in KINDS:
-            raise ValueError(f"its header says {as_found(found)}, the message {as_found(said)}")
+            raise RecordError(f"its header says {as_found(found)}, the message {as_found(said)}")
         if len(data) - start != math.prod(shape) * header[2].itemsize or start % _ALIGNMENT:
-            raise ValueError(f"{plural(len(data) - start, 'byte')} are not those of its shape, aligned")
+            raise RecordError(f"{plural(len(data) - start, 'byte')} are not those of {as_found(said)}, aligned")
         return np.ndarray(shape, header[2], buffer=data, offset=start, order="F" if header[1] else "C")
     except Exception as error:  # whatever NumPy and Python's parser raise of bytes that are none of theirs
-        raise RecordError(f"{name} is not the array that it is said to be: {shortened(str(error))}") from None
+        why = error if isinstance(error, RecordError) else f"NumPy cannot read it ({type(error).__name__})"
+        raise RecordError(f"{name} is not the array that it is said to be: {why}") from None
 
 
 def num_bytes(content: RecordDict) -> int:

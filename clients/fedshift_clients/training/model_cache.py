@@ -112,12 +112,7 @@ class Workbench:
             frozen = self.model.frozen
             learning = [weight for name, weight in self.model.named_parameters() if name not in frozen]
             self._optimizer = optimizer_of(self._train, learning)
-        if self._train.optimizer != "sgd":
-            self._optimizer.state.clear()
-            return self._optimizer
-        for state in self._optimizer.state.values():
-            if state.get("momentum_buffer") is not None:
-                state["momentum_buffer"].zero_()  # 0 m + g = g: as if it had never been there
+        self._optimizer.state.clear()
         return self._optimizer
 
 
@@ -190,17 +185,15 @@ class DeviceImages:
         return self._held[key].x, self._held[key].y
 
     def _make_room(self, wanted: int) -> bool:
-        while wanted > self.SHARE * self._free(wanted / self.SHARE):
+        while wanted > self.SHARE * self._free():
             if not self._held:
                 return False
             self._held.popitem(last=False)  # the one that was not used for the longest time
         return True
 
-    def _free(self, enough: float) -> float:
-        """Return how many bytes the device has left for us, or part of them if that is enough."""
+    def _free(self) -> float:
+        """Return how many bytes the device has left for us, those that PyTorch keeps for us too."""
         if self._device.type != "cuda":
             return float("inf")
         free, _ = torch.cuda.mem_get_info(self._device)
-        if free < enough:  # what PyTorch keeps for us is asked for last: that takes half a millisecond
-            free += torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
-        return free
+        return free + torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)

@@ -61,7 +61,6 @@ class Introduction:
     ) -> None:
         self._held_out = frozenset(held_out)
         self._domains, self._num_classes, self._simulated = domains, num_classes, simulated
-        self._own = {domain: domain for domain in domains}  # the run's own text, of which nodes would each send one
         self._known = frozenset((
             CLASS_COUNTS, NUM_TEST, SHARED_TEST, PARTITION_ID, NUM_PARTITIONS, NUM_VALIDATION, FASTEST, NUM_PUBLIC,
             *(UNHELD_TEST + domain for domain in domains),
@@ -80,13 +79,12 @@ class Introduction:
         checks.check_names(numbers, self._known)
         try:
             said: Any = content[CONFIG]
-            domain = said[DOMAIN]
             unheld = {key.removeprefix(UNHELD_TEST): key for key in numbers if key.startswith(UNHELD_TEST)}
             held = {key.removeprefix(HELD_TEST): key for key in numbers if key.startswith(HELD_TEST)}
             node = Node(
                 node_id=reply.metadata.src_node_id,
                 index=UNSEATED,
-                domain=self._own.get(domain, domain) if isinstance(domain, str) else domain,
+                domain=said[DOMAIN],
                 class_counts=self._counts(numbers[CLASS_COUNTS]),
                 num_test=_whole(NUM_TEST, numbers[NUM_TEST]),
                 shared_test=_whole(SHARED_TEST, numbers[SHARED_TEST], most=1) == 1,

@@ -14,6 +14,7 @@ weights are worked out in float64: with tau = 0.001 the rounding of float32 move
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.feddap import FedDAPParams
@@ -43,7 +44,7 @@ class FedDAPStrategy(PrototypeStrategy[FedDAPParams]):
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Merge the prototypes of this round by class and domain."""
-        p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
+        p, counts = stack_prototypes(updates)  # N x C x D, N x C
         home = np.array([self.federation.domains.index(update.node.domain) for update in updates])  # N
         rows: list[FloatArray] = [np.zeros((0, p.shape[2]), np.float32)]
         pairs: list[int] = []
@@ -83,6 +84,4 @@ def by_similarity(members: FloatArray, tau: float) -> FloatArray:
     """
     p = members.astype(np.float64)
     unit = p / np.maximum(np.linalg.norm(p, axis=1), SHORTEST)[:, None]
-    scaled = (unit @ unit.T).sum(axis=1) / tau  # N
-    a = np.exp(scaled - scaled.max())
-    return np.asarray(a / a.sum() @ p, np.float32)
+    return np.asarray(softmax((unit @ unit.T).sum(axis=1) / tau) @ p, np.float32)

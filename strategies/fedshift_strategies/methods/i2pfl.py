@@ -22,9 +22,10 @@ from fedshift_core.secure.layout import Sum
 from fedshift_strategies.methods.prototype_strategy import BY_NODES, PrototypeStrategy
 from fedshift_strategies.methods.prototypes import (
     FloatArray,
-    cluster_prototypes,
+    cluster_means,
     keep_absent_classes,
     mean_prototypes,
+    uploaded,
 )
 
 SAME = 1e-12  # below this total distance all prototypes of a class count as one (A2)
@@ -41,7 +42,7 @@ class I2PFLStrategy(PrototypeStrategy[I2PFLParams]):
     def merge_prototypes(self, p: FloatArray, counts: NDArray[np.int64]) -> Arrays:
         """Eqs 3-5 over the nodes of this round."""
         if self.params.inter_proto == "finch":
-            return keep_absent_classes(*cluster_prototypes(p, counts > 0), self.knowledge)
+            return keep_absent_classes(*cluster_means(*uploaded(p, counts)), self.knowledge)
         prototypes, labels = self._with_past(*self._one_per_class(p, counts > 0))
         return {"prototypes": prototypes, "labels": labels}
 

@@ -71,7 +71,7 @@ def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(last: i
     assert plan.read(replies) == []
     around.finish()
     assert result.shown["validation"] == {"scan": 100.0}
-    assert plan.tally()._sums["scan"][1] == sum(tests[:counted])
+    assert plan.tally()._sums[""]["scan"][1] == sum(tests[:counted])
 
 
 def validated(nodes: list[Node]) -> tuple[Evaluation, Around, RoundResult]:
