@@ -21,7 +21,8 @@ def _uncompiled(kind: Any) -> Callable[..., torch.optim.Optimizer]:
     """Return a class that is ``kind`` but for the import."""
     step = inspect.unwrap(kind.step)
     if step is kind.step or list(inspect.signature(step).parameters) != ["self", "closure"]:
-        return kind
+        plain: Callable[..., torch.optim.Optimizer] = kind
+        return plain
 
     class Uncompiled(kind):  # type: ignore[misc]
         def step(self, closure: Callable[[], float] | None = None) -> float | None:

@@ -1,7 +1,7 @@
 """What a node says of itself before it takes part. It is refused where it makes no sense in the run."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ from flwr.app import Message
 
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import LARGEST_COUNT, MOST_NAME, plain, whole
-from fedshift_core.params import ARITHMETICS, Arithmetic
+from fedshift_core.params import ARITHMETICS
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import (
     CLASS_COUNTS,
@@ -81,6 +81,7 @@ class Introduction:
             said: Any = content[CONFIG]
             unheld = {key.removeprefix(UNHELD_TEST): key for key in numbers if key.startswith(UNHELD_TEST)}
             held = {key.removeprefix(HELD_TEST): key for key in numbers if key.startswith(HELD_TEST)}
+            most = len(ARITHMETICS) - 1
             node = Node(
                 node_id=reply.metadata.src_node_id,
                 index=UNSEATED,
@@ -94,7 +95,7 @@ class Introduction:
                 num_public=_whole(NUM_PUBLIC, numbers.get(NUM_PUBLIC, 0)),
                 public=_digest(said.get(PUBLIC, "")),
                 held_tests=tuple((name, _whole(HELD_TEST, numbers[key])) for name, key in held.items()),
-                fastest=_fastest(numbers),
+                fastest=ARITHMETICS[_whole(FASTEST, numbers[FASTEST], most=most)] if FASTEST in numbers else None,
             )
             announced = _whole(NUM_PARTITIONS, numbers[NUM_PARTITIONS], UNSEATED, LARGEST_INDEX)
         except (KeyError, TypeError) as error:
@@ -131,13 +132,6 @@ class Introduction:
             raise FederationError(
                 f"a node of {node.domain!r} says that it sees whole test sets, which only simulated nodes do"
             )
-
-
-def _fastest(numbers: Mapping[str, Any]) -> Arithmetic | None:
-    """Return what trains fastest on a node's machine; None where it does not say."""
-    if FASTEST not in numbers:
-        return None
-    return ARITHMETICS[_whole(FASTEST, numbers[FASTEST], most=len(ARITHMETICS) - 1)]
 
 
 def _digest(digest: object) -> str:

@@ -192,7 +192,7 @@ class Roster:
         """
         wait = timeout if self._simulated else min(timeout, NEWCOMER_SECONDS)
         for problem in self._ask_strangers(grid, wait):  # each once, however many nodes have it
-            log.warning("a new node cannot take part: %s", problem, extra={"event": refusals.event(problem)})
+            log.warning("a new node cannot take part: %s", problem, extra={"event": checks.event_of(problem)})
         ids = self._online = set(grid.get_node_ids())
         self._seat(ids, started=True)
         nodes = self.nodes

@@ -52,14 +52,11 @@ class FedDAPStrategy(PrototypeStrategy[FedDAPParams]):
             for k in range(p.shape[1]):
                 members = p[(home == place) & (counts[:, k] > 0), k]  # nodes of the domain that hold k, x D
                 if len(members):
-                    rows.append(self._merged(members)[None])
+                    mean = np.asarray(members.mean(axis=0, dtype=np.float64), np.float32)
+                    by_mean = self.params.merge_by == "mean"
+                    rows.append((mean if by_mean else by_similarity(members, self.params.merge_tau))[None])
                     pairs.append(place * p.shape[1] + k)
         self.knowledge = self._with_past(np.concatenate(rows), np.array(pairs, np.int64), p.shape[1])
-
-    def _merged(self, members: FloatArray) -> FloatArray:
-        if self.params.merge_by == "mean":
-            return np.asarray(members.mean(axis=0, dtype=np.float64), np.float32)
-        return by_similarity(members, self.params.merge_tau)
 
     def _with_past(self, prototypes: FloatArray, pairs: NDArray[np.int64], classes: int) -> Arrays:
         """Add the pairs of a class and a domain, by their number, that nobody held this time."""

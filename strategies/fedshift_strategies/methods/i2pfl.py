@@ -43,13 +43,12 @@ class I2PFLStrategy(PrototypeStrategy[I2PFLParams]):
         """Eqs 3-5 over the nodes of this round."""
         if self.params.inter_proto == "finch":
             return keep_absent_classes(*cluster_means(*uploaded(p, counts)), self.knowledge)
-        prototypes, labels = self._with_past(*self._one_per_class(p, counts > 0))
-        return {"prototypes": prototypes, "labels": labels}
-
-    def _one_per_class(self, p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.bool_]]:
         if self.params.inter_proto == "average":
-            return mean_prototypes(p, holds)
-        return reweighted_prototypes(p, holds, squared=self.params.dist == "l2sq")
+            fresh = mean_prototypes(p, counts > 0)
+        else:
+            fresh = reweighted_prototypes(p, counts > 0, squared=self.params.dist == "l2sq")
+        prototypes, labels = self._with_past(*fresh)
+        return {"prototypes": prototypes, "labels": labels}
 
     def _with_past(self, fresh: FloatArray, held: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.int64]]:
         """EMA with the prototypes of the rounds before (Eq. 5); a class nobody holds keeps its old one."""
