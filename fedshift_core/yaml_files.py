@@ -57,7 +57,7 @@ class _Builder(SafeConstructor):
 
     def __init__(self, *, scalar_keys: bool) -> None:
         super().__init__()
-        self._scalar_keys, self._values = scalar_keys, 0
+        self._scalar_keys, self._values, self._letters = scalar_keys, 0, 0
         self.places: dict[Key, Place] = {}
 
     def value(self, node: Node, key: Key, depth: int = 1) -> Any:
@@ -109,6 +109,9 @@ class _Builder(SafeConstructor):
     def _scalar(self, node: ScalarNode, is_name: bool) -> Any:
         """Return a word, a number, a truth value or null."""
         text, kind, mark = node.value, "str" if is_name else node.tag.removeprefix(_TAG), node.start_mark
+        self._letters += len(text)
+        if self._letters > MOST_BYTES:
+            raise _Problem(f"with expanded aliases it has more than {MOST_BYTES} characters", mark)
         if kind == "str":
             if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
                 raise _Problem(f"{as_found(text)} contains NUL or half a character, which no key accepts", mark)
