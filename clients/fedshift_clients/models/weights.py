@@ -135,7 +135,7 @@ def fitted(model: SplitModel, given: Mapping[str, Tensor], name: str, file: str)
     of_file, expected = ({key: tuple(t.shape) for key, t in each.items()} for each in (head, wanted_head))
     if of_file != expected:
         named = {key: tensor for key, tensor in named.items() if key not in head}
-        left_out.append("a head of the run's classes and layers, which the file has not: the run's begins at random")
+        left_out.append("a head of other classes or layers, or none: the run's head begins at random")
     added = _added(model)
     missing = [
         key
