@@ -83,11 +83,9 @@ def ours(case: Case, repeat: int) -> Iterator[tuple[Tensor, Tensor]]:
     pipeline = Pipeline(CONFIG, torch.device("cpu"))
     rng = torch.Generator().manual_seed(repeat)
     images, labels = torch.from_numpy(case.images), torch.zeros(len(case.images), dtype=torch.int64)
-    taken = torch.empty(BATCH, *images.shape[1:], dtype=torch.uint8)
-    room = torch.empty(BATCH, *images.shape[1:])
     for index in torch.split(torch.randperm(len(labels), generator=rng), BATCH):
-        x = torch.index_select(images, 0, index, out=taken[: len(index)])
-        yield pipeline.train(x, rng, room), labels[index]
+        x = torch.index_select(images, 0, index)
+        yield pipeline.train(x, rng), labels[index]
 
 
 def theirs(case: Case, repeat: int) -> Batches:

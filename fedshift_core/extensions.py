@@ -18,10 +18,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
-
-from fedshift_core import __version__, carried
+from fedshift_core import carried
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, some
 from fedshift_core.spelling import meant
@@ -168,8 +165,6 @@ class Registry(Mapping[str, T], Generic[T]):
         if others:
             packages = " and ".join(map(_package, (point, *others)))
             raise ConfigError(f"packages {packages} both claim {what}: neither is used")
-        if problem := _misfit(point):
-            raise ConfigError(f"package {package}, which has {what}, {problem}")
         try:
             thing = point.load()
         except Exception as error:  # a package's code may raise any type
@@ -221,19 +216,6 @@ def forget() -> None:
     for registry in _REGISTRIES:
         registry._found.clear()
         registry._files.clear()
-
-
-def _misfit(point: EntryPoint) -> str:
-    """Return a text if a package requires another version of FedShift; otherwise an empty text."""
-    for text in (point.dist.requires if point.dist is not None else None) or ():
-        try:
-            wanted = Requirement(text)
-        except InvalidRequirement:
-            continue
-        fits = wanted.specifier.contains(__version__, prereleases=True)
-        if canonicalize_name(wanted.name) == OURS and not fits:
-            return f"is for fedshift{wanted.specifier}; this is fedshift {__version__}"
-    return ""
 
 
 def load_file(file: Path) -> None:

@@ -123,10 +123,6 @@ class _Short(reprlib.Repr):
         self.maxlevel, self.maxstring, self.maxother, self.maxlong = 4, MOST_FOUND, MOST_FOUND, MOST_FOUND
         self.maxdict = self.maxlist = self.maxtuple = 8
 
-    def repr1(self, x: Any, level: int) -> str:
-        """Represent a dict of any kind as a dict."""
-        return self.repr_dict(x, level) if isinstance(x, dict) else super().repr1(x, level)
-
     def repr_int(self, x: int, level: int) -> str:
         """Represent a whole number; Python refuses one of thousands of digits."""
         return super().repr_int(x, level) if x.bit_length() <= 300 else f"a whole number of {x.bit_length()} bits"
@@ -145,15 +141,7 @@ def shortened(text: str, most: int = MOST_FOUND) -> str:
 
 def largest(array: "NDArray[Any]") -> float:
     """Return the largest absolute value without a copy of the array. NaN if there is one, 0 for an empty array."""
-    flat, step = array.reshape(-1), max(BLOCK // array.itemsize, 1)
-    size = 0.0
-    for i in range(0, flat.size, step):
-        part = flat[i : i + step]
-        high, low = float(part.max()), float(part.min())
-        if math.isnan(high):
-            return high
-        size = max(size, high, -low)
-    return size
+    return max(float(array.max(initial=0)), -float(array.min(initial=0)))  # NaN is the first of two that are compared
 
 
 def check_numbers(name: str, array: "NDArray[Any]", max_value: float) -> float:

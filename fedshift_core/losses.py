@@ -68,7 +68,16 @@ class Losses:
 
     def lines(self) -> list[str]:
         """Return a sentence for each loss; none if the run is complete."""
-        return [*self._of_nodes(), *self._of_rounds(), *self._of_images()]
+        of_rounds = (
+            f"{shown(domain, MOST_NAME)} has a score in {self.averaged - len(rounds)} of "
+            f"{plural(self.averaged, 'averaged round')}: AVG, STD and WORST are missing"
+            for domain, rounds in self.rounds.items()
+        )
+        of_images = (
+            f"{images_line(domain, number, of_all)}, in {rounds} of {plural(self.averaged, 'averaged round')}"
+            for domain, (number, of_all, rounds) in self._fewest().items()
+        )
+        return [*self._of_nodes(), *of_rounds, *of_images]
 
     def text(self) -> str:
         """Return the sentences as one line; empty if the run is complete."""
@@ -107,13 +116,6 @@ class Losses:
         domain = self.domain_of.get(index)
         return f"node {index} ({shown(domain, MOST_NAME)})" if domain else f"node {index}"
 
-    def _of_rounds(self) -> list[str]:
-        return [
-            f"{shown(domain, MOST_NAME)} has a score in {self.averaged - len(rounds)} of "
-            f"{plural(self.averaged, 'averaged round')}: AVG, STD and WORST are missing"
-            for domain, rounds in self.rounds.items()
-        ]
-
     def _fewest(self) -> dict[str, tuple[int, int, int]]:
         """Return by domain the fewest images scored in an averaged round, all images, and the number of rounds."""
         fewest: dict[str, tuple[int, int, int]] = {}
@@ -122,12 +124,6 @@ class Losses:
                 least, most, rounds = fewest.get(domain, (number, of_all, 0))
                 fewest[domain] = (min(least, number), max(most, of_all), rounds + 1)
         return fewest
-
-    def _of_images(self) -> list[str]:
-        return [
-            f"{images_line(domain, number, of_all)}, in {rounds} of {plural(self.averaged, 'averaged round')}"
-            for domain, (number, of_all, rounds) in self._fewest().items()
-        ]
 
 
 def unscored(accuracies: Mapping[int, Mapping[str, float | None]]) -> dict[str, list[int]]:

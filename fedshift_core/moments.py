@@ -8,7 +8,7 @@ deviation.
 .. math:: E[z]=\frac{E[x]-\mu}{s},\qquad E[z^2]=\frac{E[x^2]-2\mu E[x]+\mu^2}{s^2}
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,24 +35,28 @@ def standard(means: Arrays, layers: Iterable[str], weights: Arrays) -> Arrays:
         layers: Names of the layers.
         weights: Hold ``running_mean`` and ``running_var`` of each layer, (C,).
     """
-    converted: Arrays = {}
-    for name, mean, square, centre, unit in _layers(means, layers, weights):
-        converted[BN_SUM + name] = (mean - centre) / unit
-        converted[BN_SQUARES + name] = (square - 2 * centre * mean + np.square(centre)) / np.square(unit)
-    return converted
+    return _converted(
+        means, layers, weights,
+        lambda m, s, c, u: ((m - c) / u, (s - 2 * c * m + np.square(c)) / np.square(u)),
+    )  # fmt: skip
 
 
 def plain(means: Arrays, layers: Iterable[str], weights: Arrays) -> Arrays:
     """Return what :func:`standard` was given."""
+    return _converted(
+        means, layers, weights,
+        lambda m, s, c, u: (c + u * m, np.square(u) * s + 2 * c * u * m + np.square(c)),
+    )  # fmt: skip
+
+
+def _converted(
+    means: Arrays, layers: Iterable[str], weights: Arrays, convert: Callable[..., tuple[Any, Any]]
+) -> Arrays:
+    """Return what becomes of mean, mean square, centre and unit of each layer."""
     converted: Arrays = {}
-    for name, mean, square, centre, unit in _layers(means, layers, weights):
-        converted[BN_SUM + name] = centre + unit * mean
-        converted[BN_SQUARES + name] = np.square(unit) * square + 2 * centre * unit * mean + np.square(centre)
-    return converted
-
-
-def _layers(means: Arrays, layers: Iterable[str], weights: Arrays) -> Iterator[tuple[str, *tuple[Any, ...]]]:
     for name in layers:
         centre = weights[f"{name}.{BN_MEAN}"].astype(np.float64)
         unit = np.sqrt(np.maximum(weights[f"{name}.{BN_VAR}"].astype(np.float64), EPSILON))
-        yield name, means[BN_SUM + name], means[BN_SQUARES + name], centre, unit
+        of_sum, of_squares = BN_SUM + name, BN_SQUARES + name
+        converted[of_sum], converted[of_squares] = convert(means[of_sum], means[of_squares], centre, unit)
+    return converted

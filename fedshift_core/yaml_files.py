@@ -39,7 +39,6 @@ Key = tuple[str | int, ...]
 Place = tuple[int, int]
 
 _TAG = "tag:yaml.org,2002:"
-_KINDS = {"timestamp": "a date", "binary": "binary data", "set": "a set", "omap": "a list of pairs"}
 
 
 class _Problem(ValueError):  # noqa: N818 (a part of a message)
@@ -75,7 +74,7 @@ class _Builder(SafeConstructor):
             return self._scalar(node, _is_name(section, name, node))
         kind = node.tag.removeprefix(_TAG)
         if kind != ("map" if isinstance(node, MappingNode) else "seq"):
-            raise _Problem(f"{_KINDS.get(kind, as_found(kind))} is not allowed as a value", node.start_mark)
+            raise _Problem(f"the type {as_found(kind)} is not allowed as a value", node.start_mark)
         if isinstance(node, MappingNode):
             return self._mapping(node, key, named, depth)
         values = []
@@ -101,9 +100,6 @@ class _Builder(SafeConstructor):
                     "characters, in quotes if YAML takes it for something else",
                     mark,
                 )
-            if node.flow_style and ":" in key_node.value[1:-1] and _is_left_out(value_node):
-                before, _, after = key_node.value.partition(":")
-                raise _Problem(f"{as_found(key)}: a space is missing after the colon, {{{before}: {after}}}", mark)
             if key in values:
                 raise _Problem(f"the key {as_found(key)} comes twice, again in line {mark.line + 1}", mark)
             self.places[inner] = _place(key_node)
@@ -121,8 +117,9 @@ class _Builder(SafeConstructor):
                 raise _Problem(f"{as_found(text)} contains NUL or half a character, which no key accepts", mark)
             return text
         if kind not in ("null", "bool", "int", "float"):
-            found = _KINDS.get(kind, f"of the type {as_found(kind)}")
-            raise _Problem(f"{as_found(text)} is {found}, which no key accepts; put a word in quotes", mark)
+            raise _Problem(
+                f"{as_found(text)} is of the type {as_found(kind)}, which no key accepts; put a word in quotes", mark
+            )
         if kind == "int" and len(text) > MOST_KEY:  # Python takes no number of so many digits
             raise _Problem(f"{as_found(text)}: whole numbers go up to {LARGEST_INTEGER}", mark)
         try:
@@ -142,11 +139,6 @@ def _is_name(section: str, key: object, node: ScalarNode) -> bool:
         return key != "public" or not 0 < float(node.value) < 1
     except ValueError:
         return True
-
-
-def _is_left_out(node: Node) -> bool:
-    """Tell whether a value is absent, without even null or quotes."""
-    return isinstance(node, ScalarNode) and node.tag == f"{_TAG}null" and not node.value
 
 
 def _name(node: Node) -> str:
@@ -211,15 +203,8 @@ def written(value: Any) -> str:
 
 
 def as_yaml(content: Mapping[str, Any]) -> str:
-    """Return a mapping as YAML, its keys in their order; by libyaml where PyYAML has it, in a quarter of the time."""
-
-    def dumped(dumper: Any) -> str:
-        return str(yaml.dump(dict(content), Dumper=dumper, sort_keys=False, allow_unicode=True))
-
-    try:
-        return dumped(yaml.CSafeDumper)
-    except (AttributeError, UnicodeEncodeError):  # no libyaml; a file's name that is no UTF-8, which PyYAML escapes
-        return dumped(yaml.SafeDumper)
+    """Return a mapping as YAML, its keys in their order."""
+    return str(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True))
 
 
 def read_yaml(path: Path, *, scalar_keys: bool = False) -> dict[str, Any]:

@@ -211,7 +211,7 @@ def gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]:
     y = torch.from_numpy(client.train_set.y[:32])
     content: dict[str, np.ndarray[Any, Any]] = {}
     for epoch, phase in enumerate(one for one in phases for _ in range(one.epochs)):
-        client._phase = phase
+        client.phase = phase
         for name, parameter in client.model.named_parameters():
             parameter.requires_grad_(phase.learns(name))
         client.start_epoch(epoch)

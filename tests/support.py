@@ -382,9 +382,9 @@ def in_phase(made: Client, server_round: int = ROUND, place: int = 0) -> Client:
     """Return the client in a phase of a round, as the training loop leaves it before the phase's first batch."""
     made.start_round(server_round)
     phases = made.phases(server_round)
-    made._phase = phases[place]
+    made.phase = phases[place]
     for name, parameter in made.model.named_parameters():
-        parameter.requires_grad_(made._phase.learns(name))
+        parameter.requires_grad_(made.phase.learns(name))
     made.start_epoch(sum(phase.epochs for phase in phases[:place]))
     return made
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedshift_clients.adapt.base import Adaptation
 from fedshift_clients.features import Call, Features, Metrics, Next, Reply
+from fedshift_clients.losses.imbalance import ClassLoss
 from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names
 from fedshift_clients.modules.base import AllModules
@@ -92,9 +93,11 @@ class DomainClient(LocalScorer[P]):
         """Make a client; ``bench``, which holds the model, is that of the client before in this process."""
         modules = modules or AllModules()
         private = self.kept_names(model, setup.model, params, modules)
-        super().__init__(
-            model, setup, params, train_set, test_set, own_sets, private, modules, adaptation, bench, public_set
-        )
+        super().__init__(model, setup, params, train_set, private, bench, public_set)
+        self.test_set, self.own_sets, self._adaptation = test_set, own_sets or {}, adaptation
+        self._modules = modules
+        modules.end_round(model)  # the model may be another node's of a moment ago
+        self.class_loss = ClassLoss(None, setup.train.focal_gamma if setup.train.loss == "focal" else 0.0)
         self._contribution: Arrays = {}
         self.features = features or Features()
         self.class_names: tuple[str, ...] = ()
@@ -242,7 +245,7 @@ class DomainClient(LocalScorer[P]):
         self.passed(PROTOTYPES)
         with self.own_draws("dropout", call.server_round):
             terms = self._train(call.server_round, phases)
-        self._trained_here = True
+        self.trained_here = True
         self._contribution = self.finish_round(call.server_round)
         self.passed(PROTOTYPES)
         self._keep_private()
@@ -268,7 +271,7 @@ class DomainClient(LocalScorer[P]):
 
     def take(self, parameters: list[NDArray[Any]]) -> None:
         """Put what the server sent into the model and let the method act on it."""
-        self._trained_here = False
+        self.trained_here = False
         self._load(parameters)
         self.passed(MESSAGES)
         self.received()

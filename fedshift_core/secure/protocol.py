@@ -30,7 +30,7 @@ A round may have two sums, one after the other (``PURPOSES``). Each has keys, se
 
 import hashlib
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -88,20 +88,20 @@ class State:
     mask_secret: bytes = b""
     seed: bytes = b""
     group: bytes = b""
-    nodes: list[int] = field(default_factory=list)
-    cipher_keys: list[bytes] = field(default_factory=list)
-    mask_keys: list[bytes] = field(default_factory=list)
-    statements: list[bytes] = field(default_factory=list)
-    factors: list[float] = field(default_factory=list)
-    members: list[bytes] = field(default_factory=list)
+    nodes: Sequence[int] = ()
+    cipher_keys: Sequence[bytes] = ()
+    mask_keys: Sequence[bytes] = ()
+    statements: Sequence[bytes] = ()
+    factors: Sequence[float] = ()
+    members: Sequence[bytes] = ()
     threshold: int = 0
     classes: int = 0
     least: float = 0.0
-    sources: list[int] = field(default_factory=list)
-    seed_shares: list[bytes] = field(default_factory=list)
-    secret_shares: list[bytes] = field(default_factory=list)
+    sources: Sequence[int] = ()
+    seed_shares: Sequence[bytes] = ()
+    secret_shares: Sequence[bytes] = ()
     weights: bytes = b""
-    contributed: list[bytes] = field(default_factory=list)
+    contributed: Sequence[bytes] = ()
     rows: bool = False
 
     @property

@@ -11,9 +11,8 @@ Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
 
 import math
-import re
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
@@ -23,48 +22,16 @@ from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import as_found
 from fedshift_core.plural import plural
 
 STYPE = "numpy.ndarray"  # Flower's name for this way of writing
 KINDS = "biufc"  # of dtypes that travel: booleans and numbers
-_PREFIX = b"\x93NUMPY"
-_VERSION = (1, 0)  # later ones are for headers of dtypes with fields, which do not travel
-_START = len(_PREFIX) + 4  # then come the version and the length of the text, two bytes each
 _ALIGNMENT = 16  # of the first element, in bytes; NumPy's own is 64
-_TEXT = re.compile(
-    rb"\{'descr': '([<>|][biufc][0-9]{1,2})', 'fortran_order': (True|False), 'shape': (\([0-9, ]*\)), \} *\n"
-)
-_MOST_DIMENSIONS, _LARGEST = 64, np.iinfo(np.intp).max
 
 
 class RecordError(FedShiftError):
     """An array that cannot travel, or bytes that are not the array that they claim to be."""
-
-
-class Draft:
-    """An array that is computed where it will travel: in the .npy file of an ``Array``.
-
-    Attributes:
-        array: To write to; it holds anything at first. Gone after :meth:`finish`, as must be every view of it:
-            as long as there is one, the bytes cannot be handed over and are copied.
-    """
-
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._file = BytesIO()
-        descr = np.lib.format.dtype_to_descr(dtype)
-        header = {"shape": shape, "fortran_order": False, "descr": descr}
-        np.lib.format.write_array_header_1_0(self._file, header)
-        start, size = self._file.tell(), math.prod(shape) * dtype.itemsize
-        if size:
-            self._file.seek(start + size - 1)
-            self._file.write(b"\0")
-        self.array: NDArray[Any] = np.ndarray(shape, dtype, buffer=self._file.getbuffer(), offset=start)
-
-    def finish(self) -> Array:
-        """Return the array as it travels; nothing is copied."""
-        dtype, shape = str(self.array.dtype), self.array.shape
-        del self.array
-        return Array(dtype, shape, STYPE, self._file.getvalue())
 
 
 # `content.config_records` and `content.array_records` of Flower check a copy of all records each time, and are a cycle,
@@ -107,9 +74,7 @@ def encode_array(name: str, array: NDArray[Any]) -> Array:
     if array.dtype.kind not in KINDS:
         raise RecordError(f"{name} is of type {array.dtype}; only booleans and numbers travel")
     if not array.flags.forc:
-        draft = Draft(array.shape, array.dtype)
-        np.copyto(draft.array, array)
-        return draft.finish()
+        array = np.ascontiguousarray(array)
     in_order = array.flags.c_contiguous
     header, dtype = _header(array.dtype, array.shape, in_order)
     flat = array.reshape(-1, order="C" if in_order else "F")
@@ -140,45 +105,22 @@ def decode_array(name: str, array: Array) -> NDArray[Any]:
     Raises:
         RecordError: If the bytes are no .npy file of format 1.0 with the dtype and shape of the fields.
     """
-    if array.stype != STYPE:
-        raise RecordError(f"{name} is written as {array.stype[:40]!r}, expected {STYPE!r}")
-    data, shape = array.data, tuple(array.shape)
-    if len(shape) > _MOST_DIMENSIONS or not all(0 <= size <= _LARGEST for size in shape):
-        raise RecordError(f"{name} has a shape that no array can have")
-    if not data.startswith(_PREFIX) or len(data) < _START:
-        raise RecordError(f"{name} does not start as an array written by NumPy")
-    if (version := tuple(data[6:8])) != _VERSION:
-        raise RecordError(f"{name} is written in format {version[0]}.{version[1]}, expected 1.0")
-    offset = _START + int.from_bytes(data[8:10], "little")
-    text = _TEXT.fullmatch(data, _START, offset)
-    if text is None or len(data) < offset or offset % _ALIGNMENT:
-        raise RecordError(f"{name} has no header of booleans or numbers as NumPy writes it")
-    dtype, declared = _dtype(text[1])
-    if dtype is None:
-        raise RecordError(f"{name} is of type {declared!r}, which NumPy does not know")
-    if declared != array.dtype:
-        raise RecordError(f"{name} holds {declared}, but is said to hold {array.dtype[:40]!r}")
-    if text[3] != repr(shape).encode():
-        raise RecordError(f"{name} has another shape in its header than {shape}, which it is said to have")
-    if len(data) - offset != math.prod(shape) * dtype.itemsize:
-        raise RecordError(
-            f"{name} has {plural(len(data) - offset, 'byte')}, expected {math.prod(shape) * dtype.itemsize} "
-            f"of shape {shape} and type {dtype}"
-        )
+    data, shape, form = array.data, tuple(array.shape), np.lib.format
+    file = BytesIO(data)
     try:
-        return np.ndarray(shape, dtype, buffer=data, offset=offset, order="F" if text[2] == b"True" else "C")
-    except ValueError:  # no bytes at all, and sizes whose product no array can have
-        raise RecordError(f"{name} has a shape that no array can have") from None
-
-
-@cache  # there are few that the pattern lets through, and a dtype's name takes as long as all other checks
-def _dtype(descr: bytes) -> tuple[np.dtype[Any] | None, str]:
-    """Return a dtype and its name; None and what was asked for if there is no such dtype."""
-    try:
-        dtype = np.dtype(descr.decode())
-    except TypeError:
-        return None, descr.decode()
-    return dtype, str(dtype)
+        if array.stype != STYPE or form.read_magic(file) != (1, 0):
+            raise RecordError(f"it is not written as {STYPE} in format 1.0")
+        header = form.read_array_header_1_0(file)
+        start = file.tell()
+        found, said = (header[0], str(header[2])), (shape, array.dtype)
+        if found != said or header[2].kind not in KINDS:
+            raise RecordError(f"its header says {as_found(found)}, the message {as_found(said)}")
+        if len(data) - start != math.prod(shape) * header[2].itemsize or start % _ALIGNMENT:
+            raise RecordError(f"{plural(len(data) - start, 'byte')} are not those of {as_found(said)}, aligned")
+        return np.ndarray(shape, header[2], buffer=data, offset=start, order="F" if header[1] else "C")
+    except Exception as error:  # whatever NumPy and Python's parser raise of bytes that are none of theirs
+        why = error if isinstance(error, RecordError) else f"NumPy cannot read it ({type(error).__name__})"
+        raise RecordError(f"{name} is not the array that it is said to be: {why}") from None
 
 
 def num_bytes(content: RecordDict) -> int:

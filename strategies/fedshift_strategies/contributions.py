@@ -125,12 +125,17 @@ def _check_shape(
 def _check_rows(labels: NDArray[Any], class_counts: Sequence[int], most: int) -> None:
     """Check that no class has more rows than the node announced images of it, and than ``most``."""
     rows = np.bincount(labels.reshape(-1), minlength=len(class_counts))
-    for label, (number, announced) in enumerate(zip(rows.tolist(), class_counts, strict=True)):
-        if number > most:
-            raise Refused(f"labels has {plural(number, 'row')} of class {label}, allowed are {most}")
+    if rows.max() > most:
+        raise Refused(f"labels has {plural(int(rows.max()), 'row')} of class {rows.argmax()}, allowed are {most}")
+    _check_each("labels has", "row", rows, class_counts)
+
+
+def _check_each(what: str, unit: str, numbers: NDArray[Any], class_counts: Sequence[int]) -> None:
+    """Check that a number for each class is none above the images that the node announced of it."""
+    for label, (number, announced) in enumerate(zip(numbers.tolist(), class_counts, strict=True)):
         if number > announced:
             raise Refused(
-                f"labels has {plural(number, 'row')} of class {label}, announced were {plural(announced, 'image')}"
+                f"{what} {plural(number, unit)} of class {label}, announced were {plural(announced, 'image')}"
             )
 
 
@@ -140,18 +145,13 @@ def _check_counts(knowledge: Mapping[str, NDArray[Any]], declared: Declaration, 
     if (counts < 0).any():
         raise Refused("counts holds negative numbers")
     if declared[COUNTS] == ("C",):
-        by_class = counts
+        _check_each("counts says", "image", counts, class_counts)
     elif LABELS in declared and declared[COUNTS] == declared[LABELS]:
         by_class = np.zeros(len(class_counts), np.int64)
         np.add.at(by_class, knowledge[LABELS], np.minimum(counts, sum(class_counts) + 1))
-    else:  # of which class is not known
-        number, announced = sum(counts.reshape(-1).tolist()), sum(class_counts)
-        if number > announced:
-            raise Refused(f"counts says {plural(number, 'image')}, announced were {announced}")
-        return
-    for label, (number, announced) in enumerate(zip(by_class.tolist(), class_counts, strict=True)):
-        if number > announced:
-            raise Refused(f"counts says {plural(number, 'image')} of class {label}, announced were {announced}")
+        _check_each("counts says", "image", by_class, class_counts)
+    elif (number := sum(counts.reshape(-1).tolist())) > sum(class_counts):  # of which class is not known
+        raise Refused(f"counts says {plural(number, 'image')}, announced were {sum(class_counts)}")
 
 
 def behind(strategy: type, name: str, settings: Mapping[str, Any] = NO_SETTINGS) -> Word:

@@ -211,6 +211,10 @@ class MethodHooks(FedAvg, Parametrised[P]):
         """The round that is going on, from 1; 0 before the first."""
         return self._result.server_round
 
+    def noted(self, name: str) -> list[int]:
+        """Return the whole numbers that ``state`` has under a name, such as indices of nodes; none without it."""
+        return self.state[name].tolist() if name in self.state else []
+
     @property
     def sent(self) -> ArrayRecord:
         """The shared weights that nodes are sent in this round, without what is frozen; after ``merge`` of the next."""

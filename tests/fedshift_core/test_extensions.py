@@ -71,7 +71,6 @@ def test_a_package_brings_a_method_and_a_data_set(install: Install) -> None:
     [
         ("import nothing_of_that_name", {}, "Module"),
         ("1 / 0", {}, "ZeroDivisionError: division by zero"),
-        (GOOD, {"requires": "fedshift>=2"}, "fedshift>=2"),
         ("METHOD = 3", {}, "int"),
         (GOOD, {"offers": "other = {module}:METHOD"}, "'mine'"),
         (GOOD, {"offers": "mine = {module}:NOTHING"}, "AttributeError"),

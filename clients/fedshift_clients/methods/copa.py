@@ -21,13 +21,12 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses.imbalance import Classification, ClassLoss
+from fedshift_clients.losses.imbalance import PLAIN, Classification
 from fedshift_clients.methods import heads
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_core.methods.copa import CopaParams, Ensemble
 
 Head = Mapping[str, Tensor]
-PLAIN = ClassLoss()
 
 
 def logits_by(classifier: nn.Module, head: Head, features: Tensor) -> Tensor:
@@ -89,7 +88,7 @@ class CopaClient(DomainClient[CopaParams]):
         """Read the heads of the other domains."""
         self._others = [head for place, head in enumerate(heads.sent_heads(self)) if place != self._own]
 
-    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return the losses by the other heads, weighted; none in a federation of one domain."""
         if self.params.lambda_others == 0 or not self._others:
             return {}
@@ -99,7 +98,7 @@ class CopaClient(DomainClient[CopaParams]):
     def predict(self, x: Tensor) -> Tensor:
         """Return what all heads say together, and right after local training what the node's own does."""
         features, logits = self.forward(x)
-        sent: list[dict[str, Tensor]] = [] if self._trained_here else heads.sent_heads(self)
+        sent: list[dict[str, Tensor]] = [] if self.trained_here else heads.sent_heads(self)
         if not sent:
             return logits
         if self._own is not None:  # as it is now: an adaptation may have changed it

@@ -27,7 +27,7 @@ from fedshift_clients.base import DomainClient, Phase, Scores
 from fedshift_clients.losses.proximal import proximal
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.arrays import own_array, view
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.ditto import DittoParams
@@ -78,7 +78,7 @@ class DittoClient(DomainClient[DittoParams]):
             self._put(self._kept())
             return super().score_test(test)
 
-    def _personal_loss(self, batch: Batch) -> dict[str, Tensor]:
+    def _personal_loss(self, batch: Batch) -> Terms:
         """Return F_n(v_n) and lambda/2 ||v_n - w^t||^2, over the parameters that travel."""
         terms = {"personal": self.cross_entropy(self.forward(batch.x)[1], batch.y)}
         if self.params.lambda_prox > 0:

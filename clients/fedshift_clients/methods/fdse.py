@@ -29,7 +29,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names, initialised
 from fedshift_clients.training.arrays import view
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -297,9 +297,9 @@ class FDSEClient(DomainClient[FDSEParams]):
         for layer in self._layers:
             layer.watched, layer.seen = watched, None
 
-    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return the term, which is over the layers that train."""
-        terms: dict[str, Tensor] = {}
+        terms: Terms = {}
         outcomes = list(self._outcomes())
         if outcomes and self.params.kl == "gaussian":
             terms["kl"] = self.params.lambda_kl * shift(outcomes, self.params.beta)

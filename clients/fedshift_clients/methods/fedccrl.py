@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.common import unit
 from fedshift_clients.modules import mixstyle
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.methods.fedccrl import FedCCRLParams
@@ -114,7 +114,7 @@ class FedCCRLClient(DomainClient[FedCCRLParams]):
             mu, sigma = (others.mean - mean) / std, np.sqrt((others.std / std) ** 2 + mixstyle.EPS)
             self._others = torch.from_numpy(mu).view(-1, 3, 1, 1), torch.from_numpy(sigma).view(-1, 3, 1, 1)
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch) -> Terms:
         """Return the terms, weighted."""
         p = self.params
         features, logits = self.forward(batch.x)  # B x D, B x C

@@ -27,7 +27,8 @@ from fedshift_clients.models.projection import Projection, projection_of, put_in
 from fedshift_clients.models.stages import feature_stages
 from fedshift_clients.training import precision
 from fedshift_clients.training.arrays import own_array
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
+from fedshift_clients.training.prototypes import EpochMeans
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
@@ -242,12 +243,11 @@ class FedCodeClient(DomainClient[FedCodeParams]):
 
     def start_epoch(self, epoch: int) -> None:
         """Forget the features of the epoch before (``proto_source = last_epoch``)."""
-        classes, width, device = self.model.num_classes, self.model.feature_dim, self.setup.device
-        self._semantic_sums = torch.zeros(classes, width, device=device)
-        self._semantic_counts = torch.zeros(classes, dtype=torch.int64, device=device)
+        width, device = self.model.feature_dim, self.setup.device
+        self._seen = EpochMeans(self.model.num_classes, width, device)
         self._style_sum = torch.zeros(width, device=device)
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch) -> Terms:
         """Return the terms of Eq. 16, weighted."""
         p = self.params
         z_c, logits = self.forward(batch.x)  # B x D, B x C
@@ -258,7 +258,8 @@ class FedCodeClient(DomainClient[FedCodeParams]):
             with torch.set_grad_enabled(p.loss_needs_style):
                 z_s = self._encode_style(batch.x)  # B x D
         if sums and z_s is not None:
-            self._accumulate(z_c.detach(), z_s.detach(), batch.y)
+            self._seen.add(z_c, batch.y)
+            self._style_sum += z_s.detach().sum(dim=0)
         if p.contrasts:
             weighted |= self._contrasts(z_c, z_s, batch.y)
         if p.decouples and z_s is not None:
@@ -289,10 +290,10 @@ class FedCodeClient(DomainClient[FedCodeParams]):
 
         return replace(own, others={**own.others, "global": self.score(test, predict)[0]})
 
-    def _contrasts(self, z_c: Tensor, z_s: Tensor | None, y: Tensor) -> dict[str, Tensor]:
+    def _contrasts(self, z_c: Tensor, z_s: Tensor | None, y: Tensor) -> Terms:
         """Return SemCL (Eq. 11) and StyCL (Eq. 13) as far as there are prototypes for them."""
         p = self.params
-        weighted: dict[str, Tensor] = {}
+        weighted: Terms = {}
         if self._semantic is None or self._labels is None or self._style is None:
             return weighted
         centres = (self._style.mean(dim=0), self._semantic.mean(dim=0)) if p.center_in_negatives else (None, None)
@@ -320,15 +321,10 @@ class FedCodeClient(DomainClient[FedCodeParams]):
             z: Tensor = self.model.get_submodule(STYLE)(x)
         return z.float()
 
-    def _accumulate(self, z_c: Tensor, z_s: Tensor, y: Tensor) -> None:
-        self._semantic_sums.index_add_(0, y, z_c)
-        self._semantic_counts += torch.bincount(y, minlength=self.model.num_classes)
-        self._style_sum += z_s.sum(dim=0)
-
     def _prototypes(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return c_n (C, D), images per class (C,) and s_n (D,), from where ``proto_source`` says (A10)."""
         if self.params.proto_source == "last_epoch":
-            draws, means = self._semantic_counts, self._semantic_sums / self._semantic_counts.clamp(min=1)[:, None]
+            means, draws = self._seen.result()
             return means, self.seen_images(draws), self._style_sum / draws.sum()
         semantic, counts = self.class_prototypes()
         style, _ = self.class_means_of(self._encode_style)  # C x D

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedshift_clients.losses.common import contrast_of_each, unit
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import PrototypeClient, by_class
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.feddap import FedDAPParams
@@ -69,7 +69,7 @@ class FedDAPClient(PrototypeClient[FedDAPParams]):
         sent = super().finish_round(server_round)
         return sent | {"prototypes": self._with_noise(sent, server_round)} if self.params.dp == "add" else sent
 
-    def own_terms_of_each(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms_of_each(self, features: Tensor, batch: Batch) -> Terms:
         """Return DPA and CPCL of each image, weighted, (B,)."""
         p = self.params
         terms = {}

@@ -19,13 +19,13 @@ and rates that the paper does not give are parameters.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedshift_clients.adapt.fedicon import PROJECTION, two_views
 from fedshift_clients.base import DomainClient, Phase, Scores
 from fedshift_clients.losses import contrast as terms
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.model_cache import optimizer_of
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
@@ -97,7 +97,7 @@ class FedICONClient(DomainClient[FedICONParams]):
         if self._trains_classifier:
             self.model.encoder.eval()
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch) -> Terms:
         """Return Eq. 2 (or Eq. 5) in encoder rounds, cross-entropy in classifier rounds and without LIE."""
         if self._trains_classifier or not self.params.lie:
             return super().loss(batch)
@@ -118,10 +118,7 @@ class FedICONClient(DomainClient[FedICONParams]):
     def _personalise(self) -> None:
         """Train the classifier on the node's own images, not augmented, encoder frozen (section 3.1)."""
         cfg = self.setup.train
-        self.model.eval()
-        with torch.no_grad():  # features of an image stay what they are, so once is enough
-            parts = [(self.forward(x)[0], y) for x, y in self.plain_batches(self.train_set)]
-        features, y = (torch.cat(column) for column in zip(*parts, strict=True))  # N x D, N
+        features, y = self.encoded(self.train_set, self.encode)  # they stay what they are, so once is enough
         classifier = self.model.classifier.requires_grad_(True)
         optimizer = optimizer_of(cfg, classifier.parameters())
         order = self.torch_rng("fedicon-personal", self.server_round)

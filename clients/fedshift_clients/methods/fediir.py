@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.methods.fediir import FedIIRParams
@@ -76,7 +76,7 @@ class FedIIRClient(DomainClient[FedIIRParams]):
         if self.params.lambda_iir > 0:
             self._gradient = self._of_all_images()
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch) -> Terms:
         """Return both terms, weighted; without G (round 1) cross-entropy alone."""
         terms = super().loss(batch)
         if self.params.lambda_iir > 0 and self._mean is not None:

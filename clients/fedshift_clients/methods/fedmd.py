@@ -20,13 +20,12 @@ B batch, C classes.
 from functools import lru_cache
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedshift_clients.base import Phase
 from fedshift_clients.methods.own_models import KeepsModel
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.node import MODEL_PART
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
@@ -82,7 +81,7 @@ class FedMDClient(KeepsModel[FedMDParams]):
         )  # fmt: skip
         return [digest, revisit]
 
-    def _digest(self, batch: Batch) -> dict[str, Tensor]:
+    def _digest(self, batch: Batch) -> Terms:
         """Return the distance to the mean scores, weighted."""
         assert self._consensus is not None
         distance = digestion(self.forward(batch.x)[1], self._consensus[batch.y])
@@ -93,9 +92,7 @@ class FedMDClient(KeepsModel[FedMDParams]):
         if not self.params.digest_epochs:
             return {}
         window = self._window(self.scalars.get("start", 0), self.scalars.get("stop", len(self._public)))
-        self.model.eval()
-        with torch.inference_mode():
-            scores = torch.cat([self.forward(x)[1] for x, _ in self.plain_batches(window)])
+        scores, _ = self.encoded(window, lambda x: self.forward(x)[1])
         return {"scores": scores.cpu().numpy()}
 
     @property

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedshift_clients.losses.common import unit
 from fedshift_clients.losses.prototypes import prototype_distance
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import PrototypeClient, sent_prototypes
 from fedshift_core.methods.fedmlp import FedMLPParams
 
@@ -48,10 +48,10 @@ class FedMLPClient(PrototypeClient[FedMLPParams]):
         if self._global is not None:
             self._semantic = semantic_prototypes(*self._global, self.params.tau)  # C x D
 
-    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return both terms, weighted; none without global prototypes."""
         p = self.params
-        terms: dict[str, Tensor] = {}
+        terms: Terms = {}
         if self._global is None:
             return terms
         prototypes, present = self._global

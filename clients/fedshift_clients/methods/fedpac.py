@@ -19,7 +19,7 @@ from torch import Tensor
 from fedshift_clients.base import Phase
 from fedshift_clients.methods import heads
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import contribution, sent_prototypes
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
@@ -111,7 +111,7 @@ class FedPACClient(heads.HeadFirst[FedPACParams]):
             Phase(self.setup.train.epochs, freezes=head, fresh=True),
         ]
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch) -> Terms:
         """Return the body's terms, weighted; in round 1 cross-entropy alone."""
         features, logits = self.forward(batch.x)  # B x D, B x C
         terms = {"ce": self.cross_entropy(logits, batch.y)}

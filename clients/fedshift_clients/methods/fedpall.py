@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from fedshift_clients.methods import heads
 from fedshift_clients.methods.own_models import KeepsModel
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import contribution, sent_prototypes
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
@@ -116,10 +116,10 @@ class FedPallClient(KeepsModel[FedPallParams]):
         }
         self._prototypes = sent_prototypes(self)
 
-    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return both terms, weighted; the contrast from round 2 on."""
         p = self.params
-        terms: dict[str, Tensor] = {}
+        terms: Terms = {}
         if p.lambda_adv > 0 and self._amplifier:
             amplified = amplifier(features, self._amplifier)
             terms["adv"] = p.lambda_adv * confusion(amplified)
@@ -146,9 +146,7 @@ class FedPallClient(KeepsModel[FedPallParams]):
         rng = self.protecting_rng("fedpall-mix", server_round)
         if p.most_features < len(held):
             held = held.select(np.sort(rng.permutation(len(held))[: p.most_features]))
-        self.model.eval()
-        with torch.inference_mode():
-            z = torch.cat([self.forward(x)[0] for x, _ in self.plain_batches(held)])  # P x D
+        z, _ = self.encoded(held, self.encode)  # P x D
         share = np.float32(round(rng.uniform(p.mix_from, p.mix_to), 2))
         mask = np.zeros(z.shape[1], np.float32)
         mask[rng.permutation(len(mask))[: int(len(mask) * p.kept)]] = 1

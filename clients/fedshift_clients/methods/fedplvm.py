@@ -23,7 +23,7 @@ from torch import Tensor
 from fedshift_clients import losses
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.common import unit
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import MOST_CLUSTERS, finch_groups
 from fedshift_core.methods.fedplvm import FedPLVMParams
@@ -104,10 +104,10 @@ class FedPLVMClient(DomainClient[FedPLVMParams]):
             means, counts = losses.class_means(self._prototypes, self._labels, self.model.num_classes)
             self._means, self._present = means, counts > 0
 
-    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return both terms, weighted; none without prototypes (round 1)."""
         p = self.params
-        terms: dict[str, Tensor] = {}
+        terms: Terms = {}
         if p.lambda_proto == 0 or self._prototypes is None or self._labels is None:
             return terms
         if p.use_contrast:
@@ -122,7 +122,7 @@ class FedPLVMClient(DomainClient[FedPLVMParams]):
         """Contribute the means of the clusters of each class's features, of the trained model in evaluation mode."""
         if self.params.lambda_proto == 0:
             return {}
-        z, y = self._features(), self.train_set.y
+        z, y = self.encoded(self.train_set, self.encode)[0].cpu().numpy(), self.train_set.y
         rng = generator(self.setup.seed, "fedplvm-images", self.setup.index, server_round)
         means: list[NDArray[np.float32]] = []
         labels: list[int] = []
@@ -137,13 +137,6 @@ class FedPLVMClient(DomainClient[FedPLVMParams]):
                 labels.append(k)
                 counts.append(len(cluster))
         return {"prototypes": np.stack(means), "labels": np.array(labels), "counts": np.array(counts)}
-
-    def _features(self) -> NDArray[np.float32]:
-        """Return the features (N, D) of all training images, not augmented."""
-        self.model.eval()
-        with torch.inference_mode():
-            features = [self.forward(x)[0] for x, _ in self.plain_batches(self.train_set)]
-            return torch.cat(features).cpu().numpy()
 
     def _some(self, places: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """Return the images of a class that are clustered: all, or a sample of ``most_images``."""

@@ -10,11 +10,9 @@ Deviations: (1) without global prototypes (round 1) the loss is cross-entropy al
 leave nothing; (2) the contrast is on the encoder's features, without a projection; (3) tau is a choice.
 """
 
-from torch import Tensor
-
 from fedshift_clients import losses
 from fedshift_clients.base import DomainClient
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import contribution
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedproc import FedProcParams
@@ -28,7 +26,7 @@ class FedProcClient(DomainClient[FedProcParams]):
         self._prototypes, self._labels = self.tensor("prototypes"), self.tensor("labels")
         self._alpha = None if self._prototypes is None else float(self.scalars["alpha"])
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch) -> Terms:
         r"""Return both terms of :math:`\alpha_t\mathcal L_{gpc}+(1-\alpha_t)\mathrm{CE}`, weighted."""
         features, logits = self.forward(batch.x)  # B x D, B x C
         ce = self.cross_entropy(logits, batch.y)

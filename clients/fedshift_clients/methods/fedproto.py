@@ -11,6 +11,7 @@ Deviations: (1) samples whose class has no prototype are left out of the mean, w
 trains); (3) weights may be averaged as well (``share_weights``), as later papers compare with it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -18,7 +19,7 @@ from typing_extensions import TypeVar
 
 from fedshift_clients.losses import prototypes as terms_of_fedproto
 from fedshift_clients.methods.own_models import OwnModelClient
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import sent_prototypes
 from fedshift_core.methods.fedproto import DistanceParams
 
@@ -32,20 +33,16 @@ class FedProtoClient(OwnModelClient[FedProtoP]):
         """Read the global prototypes."""
         self._targets = sent_prototypes(self)
 
-    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return the distance, weighted, where there are global prototypes."""
-        p = self.params
-        terms: dict[str, Tensor] = {}
-        if p.lambda_proto > 0 and self._targets is not None:
-            distance = terms_of_fedproto.prototype_distance(features, batch.y, *self._targets, reduction=p.reduction)
-            terms["proto"] = p.lambda_proto * distance
-        return terms
+        return self._term(terms_of_fedproto.prototype_distance, features, batch)
 
-    def own_terms_of_each(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms_of_each(self, features: Tensor, batch: Batch) -> Terms:
         """Return the distance of each image (B,), weighted; 0 where its class has no global prototype."""
+        return self._term(terms_of_fedproto.distance_of_each, features, batch)
+
+    def _term(self, distance: Callable[..., Tensor], features: Tensor, batch: Batch) -> Terms:
         p = self.params
-        terms: dict[str, Tensor] = {}
-        if p.lambda_proto > 0 and self._targets is not None:
-            each = terms_of_fedproto.distance_of_each(features, batch.y, *self._targets, reduction=p.reduction)
-            terms["proto"] = p.lambda_proto * each
-        return terms
+        if p.lambda_proto == 0 or self._targets is None:
+            return {}
+        return {"proto": p.lambda_proto * distance(features, batch.y, *self._targets, reduction=p.reduction)}

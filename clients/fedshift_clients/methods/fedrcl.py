@@ -23,7 +23,7 @@ from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.common import unit
 from fedshift_clients.models.levels import level_features, levels_of
 from fedshift_clients.models.networks import Blueprint, SplitModel
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_core.methods.fedrcl import FedRCLParams
 
 
@@ -96,7 +96,7 @@ class FedRCLClient(DomainClient[FedRCLParams]):
             levels_of(model, f"method=fedrcl with model.name={plan.config.name}")
         return model
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch) -> Terms:
         """Return the terms, weighted."""
         p = self.params
         levels = levels_of(self.model, "method=fedrcl") if p.active else ()

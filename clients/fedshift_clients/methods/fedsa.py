@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from fedshift_clients.losses.common import cross_entropy
 from fedshift_clients.methods.own_models import OwnModelClient
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedsa import FedSAParams
 
@@ -109,10 +109,10 @@ class FedSAClient(OwnModelClient[FedSAParams]):
             own = torch.tensor(float(self.memory[GAP][0]) if GAP in self.memory else 0.0, device=self._anchors.device)
             self._margin = torch.maximum(own, mean_gap(self._anchors))
 
-    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return the three terms, weighted; none without anchors."""
         p, anchors = self.params, self._anchors
-        terms: dict[str, Tensor] = {}
+        terms: Terms = {}
         if anchors is None:
             return terms
         if p.lambda_calibration > 0:

@@ -28,7 +28,7 @@ from fedshift_clients.base import DomainClient, Phase
 from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.training import precision
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import contribution, sent_prototypes
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
@@ -331,12 +331,12 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
         first = p.phase1_epochs if p.schedule == "two_phase_each_round" or server_round == 1 else 0
         return [Phase(first, loss=self._plain_loss), Phase(epochs - first, freezes=("classifier.",))]
 
-    def _plain_loss(self, batch: Batch) -> dict[str, Tensor]:
+    def _plain_loss(self, batch: Batch) -> Terms:
         """Return the cross-entropy of H(F(x)), phase 1."""
         with precision.autocast(self.setup.train.precision, self.setup.device):
             return {"ce_base": self.cross_entropy(self.model.classifier(self.model.encoder(batch.x)), batch.y)}
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch) -> Terms:
         """Return the weighted terms of Eq. 15, phase 2."""
         p = self.params
         with precision.autocast(self.setup.train.precision, self.setup.device):

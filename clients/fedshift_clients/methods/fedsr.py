@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
 from fedshift_clients.training import precision
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.methods.fedsr import FedSRParams, Length
@@ -154,10 +154,10 @@ class FedSRClient(DomainClient[FedSRParams]):
         """Take the round's noise."""
         self.model.start_round(self.torch_rng("fedsr", server_round))
 
-    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return both terms, weighted."""
         p = self.params
-        terms: dict[str, Tensor] = {}
+        terms: Terms = {}
         assert self.model.seen is not None
         mean, deviation = self.model.seen
         self.model.seen = None

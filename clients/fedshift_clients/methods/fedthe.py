@@ -22,7 +22,8 @@ test image, is left out.
 B batch, C classes, D feature width.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ from torch.nn import functional as F
 from fedshift_clients.base import Phase, Scores
 from fedshift_clients.methods.heads import HeadFirst
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.eval_slices import warn_if_by_class
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
@@ -154,12 +155,10 @@ class FedTHEClient(HeadFirst[FedTHEParams]):
 
     scores_images_alone = False
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._history: Tensor | None = None  # of the pass over test images that goes on
-        self._own: Tensor | None = None  # z^p of the body that is scored
-        self._ahead: dict[str, Tensor] | None = None  # the personal head on that body
-        self._kept_head: dict[str, Tensor] = {}  # as it was before that
+    _history: Tensor | None = None  # of the pass over test images that goes on
+    _own: Tensor | None = None  # z^p of the body that is scored
+    _ahead: dict[str, Tensor] | None = None  # the personal head on that body
+    _kept_head: Mapping[str, Tensor] = MappingProxyType({})  # as it was before that
 
     @classmethod
     def build_model(cls, plan: Blueprint, params: FedTHEParams) -> SplitModel:
@@ -216,13 +215,13 @@ class FedTHEClient(HeadFirst[FedTHEParams]):
             *(Phase(phase.epochs, freezes=own) for phase in rest),
         ]
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch) -> Terms:
         """Return the global head's cross-entropy, under the node's class prior."""
         if not self.params.balanced:
             return super().loss(batch)
         return {"ce": balanced_cross_entropy(self.forward(batch.x)[1], batch.y, self._class_counts)}
 
-    def _personal_loss(self, batch: Batch) -> dict[str, Tensor]:
+    def _personal_loss(self, batch: Batch) -> Terms:
         features, _ = self.forward(batch.x)
         return {"personal": self.cross_entropy(self._personal(features.detach()), batch.y)}
 

@@ -12,12 +12,15 @@ divides by all.
 B batch, C classes, D feature width, P cluster prototypes.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from torch import Tensor
 
 from fedshift_clients import losses
 from fedshift_clients.losses.common import class_means, contrast_of_each
 from fedshift_clients.losses.prototypes import distance_of_each, prototype_distance
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import PrototypeClient
 from fedshift_core.methods.fpl import FPLParams
 
@@ -66,26 +69,23 @@ class FPLClient(PrototypeClient[FPLParams]):
         if self._prototypes is not None and self._labels is not None:
             self._unbiased = unbiased_prototypes(self._prototypes, self._labels, self.model.num_classes)
 
-    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return both terms; none without prototypes (round 1)."""
-        p = self.params
-        terms: dict[str, Tensor] = {}
-        if self._prototypes is None or self._labels is None or self._unbiased is None:
-            return terms
-        if p.use_cpcl:
-            terms["cpcl"] = losses.prototype_contrast(features, batch.y, self._prototypes, self._labels, p.tau)
-        if p.use_upcr:
-            terms["upcr"] = unbiased_consistency(features, batch.y, *self._unbiased)
-        return terms
+        return self._terms(losses.prototype_contrast, unbiased_consistency, features, batch)
 
-    def own_terms_of_each(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms_of_each(self, features: Tensor, batch: Batch) -> Terms:
         """Return both terms of each image (B,); 0 where its class has no prototype."""
-        p = self.params
-        terms: dict[str, Tensor] = {}
-        if self._prototypes is None or self._labels is None or self._unbiased is None:
+        each = partial(distance_of_each, reduction="mse_mean")
+        return self._terms(contrast_of_each, each, features, batch)
+
+    def _terms(
+        self, contrast: Callable[..., Tensor], distance: Callable[..., Tensor], features: Tensor, batch: Batch
+    ) -> Terms:
+        p, terms = self.params, Terms()
+        if self._unbiased is None:
             return terms
         if p.use_cpcl:
-            terms["cpcl"] = contrast_of_each(features, batch.y, self._prototypes, self._labels, p.tau)
+            terms["cpcl"] = contrast(features, batch.y, self._prototypes, self._labels, p.tau)
         if p.use_upcr:
-            terms["upcr"] = distance_of_each(features, batch.y, *self._unbiased, reduction="mse_mean")
+            terms["upcr"] = distance(features, batch.y, *self._unbiased)
         return terms

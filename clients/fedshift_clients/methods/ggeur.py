@@ -32,7 +32,7 @@ from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.projection import projection_of, unprojected
 from fedshift_clients.modules.base import AllModules
 from fedshift_clients.training import precision
-from fedshift_clients.training.batches import Batch, cut
+from fedshift_clients.training.batches import Batch, Terms, cut
 from fedshift_clients.training.phases import Phase
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
@@ -232,7 +232,7 @@ class GGEURClient(DomainClient[GGEURParams]):
             taken = place.to(labels.device)
             yield Rows(features[taken], labels[taken], epoch)
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch) -> Terms:
         """Return the cross-entropy of a batch of rows, or of images."""
         if not isinstance(batch, Rows):
             return super().loss(batch)

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names, follows
 from fedshift_clients.training.arrays import own_array, view
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
@@ -121,7 +121,7 @@ class GPerXANClient(DomainClient[GPerXANParams]):
             if OWN + name in self.memory:
                 self.state[name].copy_(view(self.memory[OWN + name]))
 
-    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return the cross-entropy of the received head on the same features, weighted."""
         if self._guide is None:
             return {}

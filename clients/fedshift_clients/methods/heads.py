@@ -21,7 +21,7 @@ class HeadFirst(DomainClient[P]):
     def start_epoch(self, epoch: int) -> None:
         """Let the body stand still, or train."""
         set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
-        if self._phase.trains is not None:
+        if self.phase.trains is not None:
             self.model.encoder.eval()
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedshift_clients import losses
 from fedshift_clients.losses.common import class_means
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.phases import PROTOTYPES
 from fedshift_clients.training.prototypes import PrototypeClient
 from fedshift_core.arrays import Arrays
@@ -143,10 +143,10 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
             self._stored = self._running
         self._running = None
 
-    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return the terms of Eq. 10 next to cross-entropy, weighted."""
         p = self.params
-        terms: dict[str, Tensor] = {}
+        terms: Terms = {}
         if p.use_apa and p.lambda1 > 0:
             terms["apa"] = p.lambda1 * self._alignment(features, batch)
         if p.use_gpcl and p.lambda2 > 0 and self._prototypes is not None and self._labels is not None:

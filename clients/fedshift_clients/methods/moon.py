@@ -25,7 +25,7 @@ from fedshift_clients.losses.common import unit
 from fedshift_clients.models.networks import Blueprint, DeepHead, SplitModel, initialised
 from fedshift_clients.training import precision
 from fedshift_clients.training.arrays import own_array, view
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
@@ -113,7 +113,7 @@ class MoonClient(DomainClient[MoonParams]):
                 state[name].copy_(view(self.memory[PREVIOUS + name]))
             self._references = received, previous
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch) -> Terms:
         """Return the terms of Eq. 4, weighted."""
         if self._references is None:
             return super().loss(batch)

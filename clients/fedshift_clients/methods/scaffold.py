@@ -26,7 +26,7 @@ from torch import Tensor
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.common import shifted
 from fedshift_clients.training.arrays import view
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -105,7 +105,7 @@ class ScaffoldClient(DomainClient[ScaffoldParams]):
         self._correction = [part.view(w.shape) for part, w in zip(parts, self._weights.values(), strict=True)]
         self._gradient = self._gradient_at_x() if self.params.option == "I" else None
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch) -> Terms:
         """Return cross-entropy, whose gradient has the correction; its value has not."""
         terms = super().loss(batch)
         if self._correction:

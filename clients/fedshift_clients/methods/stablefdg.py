@@ -38,7 +38,7 @@ from fedshift_clients.modules.at_stages import MOST_LOWER
 from fedshift_clients.modules.base import AllModules
 from fedshift_clients.modules.mixstyle import style
 from fedshift_clients.training import precision
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -234,7 +234,7 @@ class StableFDGClient(DomainClient[StableFDGParams]):
         rng = generator(self.setup.seed, "stablefdg", self.setup.index, server_round)
         self.model.training_pass = Training(rng, None if other is None else other.astype(np.float64))
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch) -> Terms:
         """Return the cross-entropy of a batch with the images that are added to it."""
         plan = self.model.training_pass if isinstance(self.model, StableFDGModel) else None
         if plan is None:

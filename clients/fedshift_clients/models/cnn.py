@@ -7,33 +7,23 @@
   convolutions and one FC layer; D = 512, so that both may exchange prototypes.
 """
 
+from functools import partial
+
 from torch import nn
 
 from fedshift_clients.models.networks import SplitModel
 
 
-def cnn(num_classes: int, size: int) -> SplitModel:
-    """Build FedICON's two-layer CNN."""
-    encoder = nn.Sequential(
-        nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(1600, 64), nn.ReLU(),
-    )  # fmt: skip
-    return SplitModel(encoder, 64, num_classes)
+def _two_layers(norms: bool, num_classes: int, size: int) -> SplitModel:
+    """Build FedICON's two-layer CNN, with BatchNorm after each convolution if asked for."""
+    layers: list[nn.Module] = []
+    for width_in, width in ((3, 32), (32, 64)):
+        layers += [nn.Conv2d(width_in, width, 5)] + [nn.BatchNorm2d(width)] * norms + [nn.ReLU(), nn.MaxPool2d(2)]
+    return SplitModel(nn.Sequential(*layers, nn.Flatten(), nn.Linear(1600, 64), nn.ReLU()), 64, num_classes)
 
 
-def cnn_bn(num_classes: int, size: int) -> SplitModel:
-    """Build the same with BatchNorm after each convolution."""
-    encoder = nn.Sequential(
-        nn.Conv2d(3, 32, 5), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(1600, 64), nn.ReLU(),
-    )  # fmt: skip
-    return SplitModel(encoder, 64, num_classes)
-
-
-def _wide_cnn(widths: tuple[int, ...], num_classes: int) -> SplitModel:
-    """Build convolutions of the given widths, each halving the map, and FC to 512."""
+def _wide_cnn(widths: tuple[int, ...], num_classes: int, size: int) -> SplitModel:
+    """Build FedSeProto's network: convolutions of the given widths, each halving the map, and FC to 512."""
     layers: list[nn.Module] = []
     for width_in, width in zip((3, *widths), widths, strict=False):
         layers += [nn.Conv2d(width_in, width, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
@@ -42,11 +32,5 @@ def _wide_cnn(widths: tuple[int, ...], num_classes: int) -> SplitModel:
     return SplitModel(nn.Sequential(*layers), 512, num_classes)
 
 
-def cnn3(num_classes: int, size: int) -> SplitModel:
-    """Build FedSeProto's network of three convolutions."""
-    return _wide_cnn((32, 64, 128), num_classes)
-
-
-def cnn2(num_classes: int, size: int) -> SplitModel:
-    """Build FedSeProto's network of two convolutions."""
-    return _wide_cnn((32, 64), num_classes)
+cnn, cnn_bn = partial(_two_layers, False), partial(_two_layers, True)
+cnn3, cnn2 = partial(_wide_cnn, (32, 64, 128)), partial(_wide_cnn, (32, 64))

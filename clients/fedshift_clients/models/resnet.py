@@ -4,6 +4,7 @@
 ResNet-10 with 7 classes has 4,901,703 parameters.
 """
 
+from functools import partial
 from typing import cast
 
 import torch
@@ -49,13 +50,6 @@ class ResNetEncoder(nn.Module):
             self.stages.append(nn.Sequential(first, *rest))
             width_in = width
 
-    def feature_map(self, x: Tensor) -> Tensor:
-        """Map images (B, 3, H, W) to the last stage's map (B, 512, H / 8, W / 8)."""
-        h: Tensor = self.stem(x)
-        for stage in self.stages:
-            h = stage(h)
-        return h
-
     def feature_stages(self) -> Stages:
         """Return the four stages of the paper, the first with the stem."""
         first, *others = self.stages
@@ -67,14 +61,15 @@ class ResNetEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (B, 3, H, W) to features (B, 512)."""
-        return self.feature_map(x).mean(dim=(2, 3))
+        h: Tensor = self.stem(x)
+        for stage in self.stages:
+            h = stage(h)
+        return h.mean(dim=(2, 3))
 
 
-def resnet10(num_classes: int, size: int) -> SplitModel:
-    """Build ResNet-10: one block in each stage."""
-    return SplitModel(ResNetEncoder(1), 512, num_classes)
+def _resnet(blocks: int, num_classes: int, size: int) -> SplitModel:
+    """Build a ResNet with so many blocks in each stage."""
+    return SplitModel(ResNetEncoder(blocks), 512, num_classes)
 
 
-def resnet18(num_classes: int, size: int) -> SplitModel:
-    """Build ResNet-18: two blocks in each stage."""
-    return SplitModel(ResNetEncoder(2), 512, num_classes)
+resnet10, resnet18 = partial(_resnet, 1), partial(_resnet, 2)

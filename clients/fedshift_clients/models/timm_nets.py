@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedshift_clients.models.libraries import Library, LibraryEncoder, passed, refusing, without_weights
 from fedshift_clients.models.stages import Stages
-from fedshift_clients.models.timm_stages import Cut, cut, modules
+from fedshift_clients.models.timm_stages import Cut, cut, levels_at, modules
 from fedshift_core.errors import ConfigError
 
 PREFIX = "timm:"
@@ -87,13 +87,7 @@ class TimmEncoder(LibraryEncoder):
 
         In a ResNet it follows the sum of the last block; where a block ends without one it is inside (``timm_stages``).
         """
-        at = _maps(self.name.removeprefix(PREFIX))[1]
-        if at is None or at.levels is None:
-            return None
-        try:
-            return tuple(self.body.get_submodule(name) for name in at.levels)
-        except AttributeError:  # another layer is in the place of one that had it inside (model.bn=group)
-            return None
+        return levels_at(self.body, _maps(self.name.removeprefix(PREFIX))[1])
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ def cut(body: Any, size: int) -> Cut | None:
         ends = _ends(body, [call.name for call in row], list(infos)) if row is not None else None
         if row is None or ends is None:
             return None
-        names = tuple(tuple(call.name for call in row[start:end]) for start, end in zip((0, *ends), ends, strict=False))
+        names = tuple(tuple(call.name for call in row[start:end]) for start, end in pairwise((0, *ends)))
         h, widths = x, []
         for stage in names:
             h = modules(body, stage)(h)
@@ -73,7 +74,7 @@ def cut(body: Any, size: int) -> Cut | None:
             return None
     first = next(place for place, call in enumerate(row) if call.name in infos)
     stem = row[: first + (row[first].name != names[0][-1])]  # without the first stage's own last module
-    levels = _levels(body, [stem, *(row[start:end] for start, end in zip((0, *ends), ends, strict=False))])
+    levels = _levels(body, [stem, *(row[start:end] for start, end in pairwise((0, *ends)))])
     return Cut(names, tuple(widths), levels)
 
 
@@ -96,7 +97,7 @@ def cut_at_maps(body: Any, size: int, maps: int) -> Cut | None:
     ends = [places.get(id(each), 0) for each in found]
     if 0 in ends or any(each.ndim != 4 or each.shape[2] != each.shape[3] for each in found):
         return None
-    parts = [row[start:end] for start, end in zip((0, *ends), ends, strict=False)]
+    parts = [row[start:end] for start, end in pairwise((0, *ends))]
     names = tuple(tuple(call.name for call in part) for part in parts)
     return Cut(names, tuple(each.shape[1] for each in found), _levels(body, [[], *parts]))
 
@@ -104,6 +105,16 @@ def cut_at_maps(body: Any, size: int, maps: int) -> Cut | None:
 def modules(body: nn.Module, names: Sequence[str]) -> nn.Sequential:
     """Return modules of a network, by their names, as one that owns none of them."""
     return nn.Sequential(*(body.get_submodule(name) for name in names))
+
+
+def levels_at(body: nn.Module, at: Cut | None) -> tuple[nn.Module, ...] | None:
+    """Return the modules of a network that are its levels; None where it has none."""
+    if at is None or at.levels is None:
+        return None
+    try:
+        return tuple(body.get_submodule(name) for name in at.levels)
+    except AttributeError:  # another layer is in the place of one that had it inside (model.bn=group)
+        return None
 
 
 def _recorded(body: Any, x: Tensor, passes: Callable[[Tensor], Any]) -> _Call:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class TorchvisionEncoder(LibraryEncoder):
         if row is None:
             return None
         ends, widths = _ends(self.name.removeprefix(PREFIX))
-        blocks = tuple(nn.Sequential(*row[start:end]) for start, end in zip((0, *ends), ends, strict=False))
+        blocks = tuple(nn.Sequential(*row[start:end]) for start, end in pairwise((0, *ends)))
         return Stages(blocks, widths, self.rest)
 
     def feature_levels(self) -> tuple[nn.Module, ...] | None:

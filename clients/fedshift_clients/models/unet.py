@@ -20,7 +20,7 @@ from fedshift_clients.models.catalog import SMALL_UNET, UNET, Network
 from fedshift_clients.models.libraries import LibraryEncoder, passed, refusing, without_weights
 from fedshift_clients.models.networks import DeepHead, SplitModel
 from fedshift_clients.models.stages import Stages, stages_of
-from fedshift_clients.models.timm_stages import Cut, cut_at_maps, modules
+from fedshift_clients.models.timm_stages import Cut, cut_at_maps, levels_at, modules
 from fedshift_clients.models.weights import in_body
 from fedshift_core.errors import ConfigError
 
@@ -202,13 +202,7 @@ class UnetEncoder(LibraryEncoder):
 
     def feature_levels(self) -> tuple[nn.Module, ...] | None:
         """Return the last activation of each stage; None where one has none."""
-        at = self._cut
-        if at is None or at.levels is None:
-            return None
-        try:
-            return tuple(self.body.get_submodule(name) for name in at.levels)
-        except AttributeError:  # as in TimmEncoder
-            return None
+        return levels_at(self.body, self._cut)
 
     def outline(self, size: int) -> nn.Module:
         """Return timm's whole network without its head, whose weights are those of the encoder and more."""

@@ -135,7 +135,7 @@ def fitted(model: SplitModel, given: Mapping[str, Tensor], name: str, file: str)
     of_file, expected = ({key: tuple(t.shape) for key, t in each.items()} for each in (head, wanted_head))
     if of_file != expected:
         named = {key: tensor for key, tensor in named.items() if key not in head}
-        left_out.append(_other_head(of_file, expected))
+        left_out.append("a head of other classes or layers, or none: the run's head begins at random")
     added = _added(model)
     missing = [
         key
@@ -229,19 +229,6 @@ def in_body(body: nn.Module, key: str) -> str:
         if (block := "_".join(parts[:end])) in body._modules:
             return ".".join((block, *parts[end:]))
     return key
-
-
-def _other_head(of_file: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> str:
-    if not of_file:
-        return "the file has no head: the run's begins at random"
-    classes = next((shape[0] for key, shape in of_file.items() if key.endswith("weight")), 0)
-    wanted = next(shape[0] for key, shape in expected.items() if key.endswith("weight"))
-    why = (
-        f"{plural(classes, 'class', 'classes')}, the run has {wanted}"
-        if classes != wanted
-        else "it is made of other layers"
-    )
-    return f"the head ({why}): the run's begins at random"
 
 
 def _checked(key: str, tensor: Tensor, wanted: Tensor, file: str) -> Tensor:

@@ -14,7 +14,7 @@ from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.models.stages import feature_stages, stage_ends
 from fedshift_clients.modules.base import Modules
 from fedshift_clients.modules.params import StageParams, Where
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import P
 
@@ -122,7 +122,7 @@ class StageModules(Modules[P], Generic[P]):
         for layer in self.layers(model):
             layer.domains = batch.domains
 
-    def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
+    def terms(self, model: SplitModel, batch: Batch) -> Terms:
         """Return no term; what the method does besides its loss is no pass over the batch."""
         self.forget(model)
         return super().terms(model, batch)

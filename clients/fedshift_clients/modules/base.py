@@ -4,24 +4,17 @@ A method and modules know nothing of each other: modules wrap the method's model
 loss terms to the method's.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from fedshift_clients.losses.common import cross_entropy
-from fedshift_clients.losses.imbalance import Classification
+from fedshift_clients.losses.imbalance import PLAIN, Classification
 from fedshift_clients.models.networks import Blueprint, SplitModel
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.own_code import weighs_classes
 from fedshift_core.errors import FedShiftError
 from fedshift_core.params import P, Parametrised
-
-
-def _plain(logits: Tensor, y: Tensor, of: Tensor | None = None) -> Tensor:
-    """Return cross-entropy that weighs all classes alike."""
-    return cross_entropy(logits, y)
 
 
 class Modules(Parametrised[P]):
@@ -37,7 +30,7 @@ class Modules(Parametrised[P]):
 
     def __init__(self, params: P) -> None:
         self.params = params
-        self.cross_entropy: Classification = _plain
+        self.cross_entropy: Classification = PLAIN
 
     @classmethod
     def can_weigh_classes(cls) -> bool:
@@ -70,7 +63,7 @@ class Modules(Parametrised[P]):
     def start_batch(self, model: SplitModel, batch: Batch) -> None:
         """Look at a batch before the method's loss does."""
 
-    def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
+    def terms(self, model: SplitModel, batch: Batch) -> Terms:
         """Return the named, weighted loss terms of the batch that the method's loss has just seen."""
         return {}
 
@@ -78,7 +71,7 @@ class Modules(Parametrised[P]):
         """Let go of what passes over a batch left; called in place of :meth:`terms` where labels are no classes."""
 
 
-def joined(terms: Mapping[str, Tensor], more: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def joined(terms: Terms, more: Terms) -> Terms:
     """Return loss terms with those of modules.
 
     Raises:
@@ -134,7 +127,7 @@ class AllModules:
             loss: Cross-entropy as the run weighs classes; None: all alike.
         """
         for place, entry in enumerate(self._entries):
-            entry.cross_entropy = loss or _plain
+            entry.cross_entropy = loss or PLAIN
             entry.start_round(model, rng(f"modules-{place}" if place else "modules"))
 
     def end_round(self, model: SplitModel) -> None:
@@ -148,13 +141,13 @@ class AllModules:
         for entry in self._entries:
             entry.start_batch(model, batch)
 
-    def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
+    def terms(self, model: SplitModel, batch: Batch) -> Terms:
         """Return the loss terms of all entries.
 
         Raises:
             FedShiftError: If two entries have a term of one name.
         """
-        weighted: dict[str, Tensor] = {}
+        weighted: Terms = {}
         for entry in self._entries:
             weighted = joined(weighted, entry.terms(model, batch))
         return weighted

@@ -27,7 +27,7 @@ from fedshift_clients.models.stages import Stages, feature_stages, pooled
 from fedshift_clients.modules import f2dc_terms as terms
 from fedshift_clients.modules.base import Modules
 from fedshift_clients.modules.params import F2DCParams, TestFeature
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_core.errors import ConfigError
 from fedshift_core.plural import plural
 from fedshift_core.seeding import torch_seed
@@ -301,7 +301,7 @@ class F2DCModules(Modules[F2DCParams]):
         if isinstance(model, F2DCModel):
             model.end_round()
 
-    def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
+    def terms(self, model: SplitModel, batch: Batch) -> Terms:
         """Return lambda1 L_DFD and lambda2 L_DFC, each averaged over the insertions (Eq. 9)."""
         if not isinstance(model, F2DCModel):
             return {}

@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 
 from fedshift_clients.losses.common import unit
-from fedshift_clients.losses.imbalance import Classification, ClassLoss
+from fedshift_clients.losses.imbalance import PLAIN, Classification
 from fedshift_clients.modules.params import Noise
 
 #: Half the smallest step of a float32 uniform number: keeps u = 0 from giving -inf.
 U_MIN = 2.0**-25
-PLAIN = ClassLoss()
 
 
 def pair_noise(like: Tensor, kind: Noise, rng: torch.Generator) -> Tensor:

@@ -18,22 +18,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedshift_clients.losses.imbalance import Classification
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.modules.base import Modules
 from fedshift_clients.modules.params import WithinDomainsParams
-from fedshift_clients.training.batches import Batch
+from fedshift_clients.training.batches import Batch, Terms
 from fedshift_core.plural import plural
 
 #: Widths gamma of the Gaussian kernels exp(-gamma ||a - b||^2), whose sum is the kernel of MMD.
 GAMMAS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
-
-
-def _plain(logits: Tensor, y: Tensor, of: Tensor | None = None) -> Tensor:
-    """Return cross-entropy that weighs all classes alike, in the numbers' own type."""
-    return F.cross_entropy(logits, y)
 
 
 def coral(features: Sequence[Tensor]) -> Tensor:
@@ -69,7 +63,7 @@ def _kernel(a: Tensor, b: Tensor) -> Tensor:
     return torch.stack([torch.exp(-gamma * distances) for gamma in GAMMAS]).sum(0)
 
 
-def irm(logits: Sequence[Tensor], labels: Sequence[Tensor], cross_entropy: Classification = _plain) -> Tensor:
+def irm(logits: Sequence[Tensor], labels: Sequence[Tensor], cross_entropy: Classification) -> Tensor:
     """Return the penalty of IRMv1, averaged over domains.
 
     Of a domain it is the product of the gradients, by a factor w = 1 of the logits, of the cross-entropies of its even
@@ -89,7 +83,7 @@ def irm(logits: Sequence[Tensor], labels: Sequence[Tensor], cross_entropy: Class
     return torch.stack(penalties).mean()
 
 
-def rex(logits: Sequence[Tensor], labels: Sequence[Tensor], cross_entropy: Classification = _plain) -> Tensor:
+def rex(logits: Sequence[Tensor], labels: Sequence[Tensor], cross_entropy: Classification) -> Tensor:
     """Return the variance (divided by the number of domains) of the domains' mean cross-entropies (V-REx).
 
     Args:
@@ -145,7 +139,7 @@ class WithinDomainsModules(Modules[WithinDomainsParams]):
         """Let go of the features and logits of a training pass."""
         vars(model)["seen_within"].outcome = None
 
-    def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
+    def terms(self, model: SplitModel, batch: Batch) -> Terms:
         """Return the weighted terms of a batch with images of two domains or more.
 
         Raises:

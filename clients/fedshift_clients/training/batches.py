@@ -10,6 +10,9 @@ from torch import Tensor
 
 from fedshift_core.plural import plural
 
+#: Named, weighted terms of a loss: scalars, or (B,) of each image.
+Terms = dict[str, Tensor]
+
 
 @dataclass(frozen=True)
 class Batch:

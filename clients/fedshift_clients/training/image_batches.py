@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fedshift_clients.images.augment import Pipeline
-from fedshift_clients.images.preprocessed import MOST_BYTES, Ready, num_bytes
 from fedshift_clients.training.batches import Batch, cut, with_domains
 from fedshift_clients.training.inputs import ClientSetup, Normalizer
 from fedshift_clients.training.model_cache import Workbench
@@ -25,9 +24,6 @@ class ImageBatches:
     train_set: ImageSet
     normalizer: Normalizer | None
     _bench: Workbench
-    _taken: Tensor
-    _buffer: Tensor
-    _ready: Ready | None
 
     def plain_batches(
         self, images: ImageSet, least: int = 1, size: int | None = None
@@ -54,9 +50,7 @@ class ImageBatches:
             if rows is not None:
                 yield rows.take(slice(start, stop)), y
                 continue
-            x = pixels[start:stop].to(self.setup.device)
-            room = self._buffer if len(x) <= len(self._buffer) else None
-            x = self._bench.pipeline.plain(x, room)
+            x = self._bench.pipeline.plain(pixels[start:stop].to(self.setup.device))
             yield x if self.normalizer is None else self.normalizer.plain(x), y
 
     def augmented_batches(
@@ -102,49 +96,13 @@ class ImageBatches:
         frozen = self._bench.frozen
         pixels, labels = self._bench.images.get(images, labels_only=frozen is not None)
         pipeline, device = pipeline or self._bench.pipeline, self.setup.device
-        ready = self._ready_for(images, pixels, pipeline) if views and frozen is None else None
         for index in (place.to(pixels.device) for place in places):
             if frozen is not None:
                 yield frozen.batch(images, index, labels, views, (first, second), epoch, pixels=self.reads_images)
                 continue
-            if ready is not None:
-                yield self._gathered(ready, index, labels[index], views, first, second, epoch)
-                continue
-            # index_select copies whole images, and into the same memory for every batch that has room there.
-            fits = len(index) <= len(self._taken) and pixels.device.type == device.type
-            taken, buffer = (self._taken[: len(index)], self._buffer) if fits else (None, None)
-            x = torch.index_select(pixels, 0, index, out=taken).to(device)
-            y = labels[index.to(device)]
+            x, y = torch.index_select(pixels, 0, index).to(device), labels[index.to(device)]
             if views == 2:
-                prepared, other_view = pipeline.two_views(x, first, second)
-                yield Batch(prepared, y, epoch, other_view)
-            elif views:
-                prepared, moved = pipeline.with_targets(x, y, first, buffer)
-                yield Batch(prepared, moved.long(), epoch)
-            else:
-                yield Batch(pipeline.plain(x, buffer), y.long(), epoch)
-
-    def _ready_for(self, images: ImageSet, pixels: Tensor, pipeline: Pipeline) -> Ready | None:
-        """Return the node's training images converted once for all epochs; None where that does not pay.
-
-        On an accelerator converting costs nothing, and for one epoch as much as it does batch by batch.
-        """
-        config = self.setup.images
-        known = images is self.train_set and pipeline is self._bench.pipeline and pipeline.only_moves
-        if not known or pixels.device.type != "cpu" or self.setup.device.type != "cpu" or self.setup.train.epochs < 2:
-            return None
-        if self._ready is None and num_bytes(pixels, config.crop_padding, config.flip) <= MOST_BYTES:
-            self._ready = Ready(pixels, pipeline.normalised, config.crop_padding, flip=config.flip)
-        return self._ready
-
-    def _gathered(
-        self, ready: Ready, index: Tensor, y: Tensor, views: int, first: torch.Generator, second: torch.Generator,
-        epoch: int,
-    ) -> Batch:  # fmt: skip
-        """Return a batch of converted images, with the draws of any other."""
-        moves = self._bench.pipeline.moves(len(index), first)
-        if views == 1:
-            x = ready.view(index, moves, self._buffer if len(index) <= len(self._buffer) else None)
-            return Batch(x, moves.of_targets(y).long(), epoch)
-        other = self._bench.pipeline.moves(len(index), second)
-        return Batch(ready.view(index, moves), y, epoch, ready.view(index, other))
+                yield Batch(pipeline.train(x, first), y, epoch, pipeline.train(x, second))
+                continue
+            prepared, moved = pipeline.with_targets(x, y, first) if views else (pipeline.plain(x), y)
+            yield Batch(prepared, moved.long(), epoch)

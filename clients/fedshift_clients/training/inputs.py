@@ -1,6 +1,6 @@
 """What a client is given: who it is, once; and what comes with a message, each time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -71,22 +71,6 @@ class Scalars(dict[str, int | float | str]):
     def __missing__(self, name: str) -> int | float | str:
         """Refuse a message without what the method needs."""
         raise RequestError(f"refused: the server tells no {name!r}, which the method needs")
-
-
-class OtherTraining(Protocol):
-    """Trains a node's model in the place of the usual loop."""
-
-    def train(self, client: Any, server_round: int, phases: Sequence[Any]) -> dict[str, float]:
-        """Train the model of a client (``LocalTrainer``) in these phases; return what the usual loop would."""
-
-    def class_prototypes(self, client: Any) -> tuple[Tensor, Tensor]:
-        """Return class means (C, D) and counts (C,) as they may leave the node."""
-
-    def accounts_for(self, client: Any) -> bool:
-        """Tell whether the last training is what :meth:`epsilon` counts as a round."""
-
-    def epsilon(self, client: Any, rounds: int) -> float:
-        """Return what so many rounds of a client spend."""
 
 
 class Normalizer(Protocol):

@@ -54,13 +54,10 @@ class Workbench:
         self.images = DeviceImages(device)
         self.pipeline = Pipeline(images, device, layout)
         self.frozen: FrozenFeatures | None = None
-        self._train, self._device = train, device
-        self._rows = max(train.batch_size + 1, images.eval_batch)
+        self._train = train
         self._trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]  # once, likewise
         self._parts: ModelParts | None = None
         self._optimizer: torch.optim.Optimizer | None = None
-        self._taken: Tensor | None = None
-        self._buffer: Tensor | None = None
 
     def clear(self) -> None:
         """Make room for the next client: the model is as it was at the start."""
@@ -115,24 +112,8 @@ class Workbench:
             frozen = self.model.frozen
             learning = [weight for name, weight in self.model.named_parameters() if name not in frozen]
             self._optimizer = optimizer_of(self._train, learning)
-        if self._train.optimizer != "sgd":
-            self._optimizer.state.clear()
-            return self._optimizer
-        for state in self._optimizer.state.values():
-            if state.get("momentum_buffer") is not None:
-                state["momentum_buffer"].zero_()  # 0 m + g = g: as if it had never been there
+        self._optimizer.state.clear()
         return self._optimizer
-
-    def room(self, image: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Return memory for the largest batch of images of a shape (H, W, 3), uint8 and float32.
-
-        All batches use it in turn.
-        """
-        if self._taken is None or self._buffer is None or self._taken.shape[1:] != image:
-            shape = (self._rows, *image)
-            self._taken = torch.empty(shape, dtype=torch.uint8, device=self._device)
-            self._buffer = torch.empty(shape, device=self._device)
-        return self._taken, self._buffer
 
 
 def optimizer_of(train: TrainConfig, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -203,17 +184,15 @@ class DeviceImages:
         return self._held[key].x, self._held[key].y
 
     def _make_room(self, wanted: int) -> bool:
-        while wanted > self.SHARE * self._free(wanted / self.SHARE):
+        while wanted > self.SHARE * self._free():
             if not self._held:
                 return False
             self._held.popitem(last=False)  # the one that was not used for the longest time
         return True
 
-    def _free(self, enough: float) -> float:
-        """Return how many bytes the device has left for us, or part of them if that is enough."""
+    def _free(self) -> float:
+        """Return how many bytes the device has left for us, those that PyTorch keeps for us too."""
         if self._device.type != "cuda":
             return float("inf")
         free, _ = torch.cuda.mem_get_info(self._device)
-        if free < enough:  # what PyTorch keeps for us is asked for last: that takes half a millisecond
-            free += torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
-        return free
+        return free + torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)

@@ -16,65 +16,43 @@ class ModelParts:
     """The modules, weights, buffers and hooks that a model has when this is made."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._kept: list[tuple[dict[Any, Any], dict[Any, Any], str]] = []  # what a module holds, as it was, whose
-        self._entries: list[tuple[dict[str, Any], str, Any, str]] = []  # what holds it, key, thing, path
+        self._whole: list[tuple[dict[Any, Any], dict[Any, Any]]] = []  # what holds parts, all of these
+        self._kept: list[tuple[dict[Any, Any], dict[Any, Any], str]] = []  # what holds parts, what stays, its path
         self._memory: list[tuple[Tensor, int, Tensor, str]] = []
-        self._norms: list[tuple[_BatchNorm, tuple[Any, ...], str]] = []
         for path, module in model.named_modules():
-            start = f"{path}." if path else ""
-            for held in (module._modules, module._parameters, module._forward_hooks, module._forward_pre_hooks):
-                self._kept.append((held, dict(held), path))
-            passing = module._non_persistent_buffers_set
-            held_by_name: list[dict[str, Any]] = [module._modules, module._parameters, module._buffers]
-            for held in held_by_name:
-                self._entries += [(held, k, v, start + k) for k, v in held.items() if k not in passing]
-            tensors = [*module._parameters.items(), *module._buffers.items()]
+            start, passing = f"{path}." if path else "", module._non_persistent_buffers_set
+            holders: list[dict[Any, Any]] = [
+                module._modules, module._parameters, module._forward_hooks, module._forward_pre_hooks,
+            ]  # fmt: skip
+            self._whole += [(held, dict(held)) for held in holders]
+            for held in (*holders, module._buffers):
+                self._kept.append((held, {key: part for key, part in held.items() if key not in passing}, start))
+            if isinstance(module, _BatchNorm):
+                self._kept.append((vars(module), {name: vars(module)[name] for name in _SETTINGS}, start))
             self._memory += [
                 (tensor, tensor.data_ptr(), tensor.detach(), start + key)
-                for key, tensor in tensors
+                for key, tensor in (*module._parameters.items(), *module._buffers.items())
                 if tensor is not None and key not in passing
             ]
-            if isinstance(module, _BatchNorm):
-                self._norms.append((module, tuple(getattr(module, name) for name in _SETTINGS), path))
-        self._dicts = [held for held, _, _ in self._kept]
-        self._number = sum(map(len, self._dicts))
 
     def restore(self) -> None:
         """Put everything back into its place; numbers stay as they are."""
-        for held, things, _ in self._kept:
+        for held, parts in self._whole:
             held.clear()
-            held.update(things)
-        for owner, key, thing, _ in self._entries:
-            owner[key] = thing
+            held.update(parts)
+        for held, parts, _ in self._kept:
+            held.update(parts)
         for tensor, _, memory, _ in self._memory:
             tensor.data = memory
-        for norm, settings, _ in self._norms:
-            for name, value in zip(_SETTINGS, settings, strict=True):
-                setattr(norm, name, value)
 
     def change(self) -> str:
         """Return what is not in its place, or an empty text: microseconds, as nothing walks through the modules."""
-        for held, key, thing, path in self._entries:
-            if held.get(key) is not thing:
-                return f"{path} was replaced"
+        for held, parts, path in self._kept:
+            for key, part in parts.items():
+                if held.get(key) is not part:
+                    return f"{path}{key} was replaced"
         for tensor, address, _, path in self._memory:
             if tensor.data_ptr() != address:
                 return f"{path} was given other memory"
-        for norm, settings, path in self._norms:
-            if (norm.momentum, norm.eps, norm.track_running_stats) != settings:
-                return f"{' or '.join(_SETTINGS)} of {path} was changed"
-        return "" if sum(map(len, self._dicts)) == self._number else self._addition()
-
-    def _addition(self) -> str:
-        for held, things, path in self._kept:
-            for key, thing in held.items():
-                if key not in things:
-                    where = f" of {path}" if path else ""
-                    kind = "a hook" if not isinstance(key, str) else f"the layer or weight {key!r}"
-                    return (
-                        f"{kind}{where} was added{'' if isinstance(thing, nn.Module | Tensor) else ' and not removed'}"
-                    )
-            if len(held) != len(things):
-                return f"a hook of {path or 'the model'} was removed"
-        return ""
+        added = any(len(held) != len(parts) for held, parts in self._whole)
+        return "a layer, a weight or a hook was added, and not removed," if added else ""

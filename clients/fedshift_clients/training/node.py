@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -10,14 +10,13 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedshift_clients.images.preprocessed import Ready
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training import precision, statistics
 from fedshift_clients.training.arrays import own_array, view
 from fedshift_clients.training.eval_slices import Scores, most_loss
 from fedshift_clients.training.grading import Grading
 from fedshift_clients.training.image_batches import ImageBatches
-from fedshift_clients.training.inputs import ClientSetup, Normalizer, Observer, OtherTraining, RoundInputs, Scalars
+from fedshift_clients.training.inputs import ClientSetup, Normalizer, Observer, RoundInputs, Scalars
 from fedshift_clients.training.model_cache import Workbench
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
@@ -26,6 +25,9 @@ from fedshift_core.plural import plural
 from fedshift_core.seeding import generator, torch_seed, unpredictable
 from fedshift_core.wire.site_images import FederationImages
 from fedshift_datasets.base import ImageSet
+
+if TYPE_CHECKING:  # it trains such clients
+    from fedshift_clients.training.dp_sgd import PrivateTraining
 
 T = TypeVar("T")
 MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
@@ -59,7 +61,7 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
 
     def __init__(
         self, model: SplitModel, setup: ClientSetup, params: P, train_set: ImageSet, private: frozenset[str],
-        bench: Workbench | None, public_set: Callable[[], ImageSet] | None = None,
+        bench: Workbench | None, public_set: Callable[[], ImageSet] | None,
     ) -> None:  # fmt: skip
         self._bench = bench or Workbench(model, setup.device, setup.train, setup.images)
         self._bench.clear()
@@ -73,12 +75,10 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         self.steps = 0
         self._last_draw: tuple[ImageSet, tuple[str, int, bool], ImageSet] | None = None  # of which, what for, what
         self.passed: Callable[[str], None] = lambda part: None
-        self.trained_by: OtherTraining | None = None
+        self.trained_by: PrivateTraining | None = None
         self.grading = Grading()
         self.federation_images: FederationImages | None = None
         self.normalizer: Normalizer | None = None
-        # With kept features no image is looked at, and their pixels are not even copied.
-        self._taken, self._buffer = self._bench.room((0, 0, 3) if self._bench.frozen else train_set.x.shape[1:])
         self._private = private
         self.state = self._bench.state
         self.shared_frozen = model.frozen - private
@@ -89,7 +89,6 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         self._predictor: Callable[[Tensor], Tensor] | None = None  # of the adaptation by which images are scored
         self._parameters: list[NDArray[Any]] = []
         self._received: dict[str, Tensor] | None = None
-        self._ready: Ready | None = None  # the training images
 
     def prepare(self, inputs: RoundInputs) -> None:
         """Take what comes with a message, before ``fit`` or ``evaluate``."""
@@ -147,6 +146,10 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
             features, logits = self.model(x)
         return features.float(), logits.float()
 
+    def encode(self, x: Tensor) -> Tensor:
+        """Return the features (B, D) of images (B, 3, H, W), as :meth:`forward` has them."""
+        return self.forward(x)[0]
+
     def tensor(self, name: str) -> Tensor | None:
         """Return an array of ``self.knowledge`` on the device, or None if the server sent none."""
         array = self.knowledge.get(name)
@@ -200,7 +203,7 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         """
         if self.trained_by is not None:
             return self.trained_by.class_prototypes(self)
-        return self.class_means_of(lambda x: self.forward(x)[0])
+        return self.class_means_of(self.encode)
 
     def class_means_of(self, encode: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """As :meth:`class_prototypes`, of what ``encode`` makes of images: (B, 3, H, W) to (B, D)."""

@@ -7,24 +7,24 @@ built in another way, they are torch's own.
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
 #: What torch keeps out of compiled code, as long as nobody has imported the compiler by a mark on the function itself.
 _KEPT_OUT = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 _MARK = "__dynamo_disable"
 
 
-def _uncompiled(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+def _uncompiled(kind: Any) -> Callable[..., torch.optim.Optimizer]:
     """Return a class that is ``kind`` but for the import."""
     step = inspect.unwrap(kind.step)
     if step is kind.step or list(inspect.signature(step).parameters) != ["self", "closure"]:
-        return kind
+        plain: Callable[..., torch.optim.Optimizer] = kind
+        return plain
 
-    class Uncompiled(kind):  # type: ignore[misc, valid-type]
+    class Uncompiled(kind):  # type: ignore[misc]
         def step(self, closure: Callable[[], float] | None = None) -> float | None:
             with torch.no_grad():
                 loss: float | None = step(self, closure)
@@ -34,29 +34,11 @@ def _uncompiled(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer
     return Uncompiled
 
 
-def _leave_compiler_out() -> None:
-    if "torch._dynamo" in sys.modules:
-        return
-    for name in _KEPT_OUT:
-        function: Any = inspect.unwrap(getattr(torch.optim.Optimizer, name))
-        if not hasattr(function, _MARK):
-            setattr(function, _MARK, function)
+if "torch._dynamo" not in sys.modules:
+    for _name in _KEPT_OUT:
+        _function: Any = inspect.unwrap(getattr(torch.optim.Optimizer, _name))
+        if not hasattr(_function, _MARK):
+            setattr(_function, _MARK, _function)
 
-
-_leave_compiler_out()
-_SGD, _Adam, _AdamW = (_uncompiled(kind) for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW))
-
-
-def sgd(weights: Iterable[nn.Parameter], **options: Any) -> torch.optim.Optimizer:
-    """Return ``torch.optim.SGD``; options are its own."""
-    return _SGD(weights, **options)
-
-
-def adam(weights: Iterable[nn.Parameter], **options: Any) -> torch.optim.Optimizer:
-    """Return ``torch.optim.Adam``; options are its own."""
-    return _Adam(weights, **options)
-
-
-def adamw(weights: Iterable[nn.Parameter], **options: Any) -> torch.optim.Optimizer:
-    """Return ``torch.optim.AdamW``; options are its own."""
-    return _AdamW(weights, **options)
+#: torch's own, with its options.
+sgd, adam, adamw = (_uncompiled(kind) for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from torch import Tensor
 
@@ -40,18 +41,13 @@ class Phase:
     trains: tuple[str, ...] | None = None
     freezes: tuple[str, ...] = ()
     lr: float | None = None
-    views: int | None = None
+    views: Literal[0, 1, 2] | None = None
     loss: Loss | None = None
     fresh: bool = False
     images: ImageSet | None = None
     batch_size: int | None = None
     classes: bool = True
     samples: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a number of views that no batch has."""
-        if self.views not in (None, 0, 1, 2):
-            raise FedShiftError(f"a phase's views: expected 0, 1, 2 or None, found {as_found(self.views)}")
 
     def check(self, names: Collection[str]) -> None:
         """Refuse starts of names that no parameter of a model has.

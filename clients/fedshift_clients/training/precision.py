@@ -23,10 +23,8 @@ def has_bf16(device: torch.device) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type != "cpu":
         return False
-    # There is no public question for the CPU; both exist since torch 2.4.
-    return any(
-        bool(getattr(torch.cpu, name, bool)()) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
-    )
+    # There is no public question for the CPU.
+    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
 
 
 def by_hardware(device: torch.device) -> Arithmetic:

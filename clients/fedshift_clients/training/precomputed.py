@@ -264,7 +264,7 @@ class FrozenFeatures:
 
         Each image is augmented by a generator of its own, which its mark and the view decide alone.
         """
-        pipeline = Pipeline(self._images, self._device, self._layout)  # its own: it keeps memory for batches
+        pipeline = Pipeline(self._images, self._device, self._layout)
         x = x.to(self._device)
         if marks is None:
             return pipeline.plain(x)

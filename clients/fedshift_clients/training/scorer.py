@@ -7,11 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedshift_clients.adapt.base import Adaptation
-from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.modules.base import AllModules
 from fedshift_clients.training.eval_slices import Scores, warn_if_by_class
-from fedshift_clients.training.inputs import ClientSetup
-from fedshift_clients.training.model_cache import Workbench
 from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.params import P
 from fedshift_datasets.base import ImageSet
@@ -25,16 +21,9 @@ class LocalScorer(LocalTrainer[P]):
         own_sets: Labelled images of the node that it does not train on, by split; those that there are.
     """
 
-    def __init__(
-        self, model: SplitModel, setup: ClientSetup, params: P, train_set: ImageSet,
-        test_set: Callable[[str], ImageSet], own_sets: Mapping[str, ImageSet] | None, private: frozenset[str],
-        modules: AllModules, adaptation: Adaptation | None, bench: Workbench | None,
-        public_set: Callable[[], ImageSet] | None,
-    ) -> None:  # fmt: skip
-        super().__init__(model, setup, params, train_set, private, modules, bench, public_set)
-        self.test_set = test_set
-        self.own_sets: Mapping[str, ImageSet] = own_sets or {}
-        self._adaptation = adaptation
+    test_set: Callable[[str], ImageSet]
+    own_sets: Mapping[str, ImageSet]
+    _adaptation: Adaptation | None
 
     def other_statistics(self) -> None:
         """Forget what was worked out of the received weights: they are scored with other statistics of BatchNorm."""
@@ -48,7 +37,7 @@ class LocalScorer(LocalTrainer[P]):
         """Score a test set, adapted to it if the run says so. The model must be afterwards what it was before."""
         adaptation = self._adaptation
         self.start_pass()
-        if adaptation is None or (self._trained_here and not adaptation.after_training):
+        if adaptation is None or (self.trained_here and not adaptation.after_training):
             return self.scored(test)
         if adaptation.goes_by_order:
             warn_if_by_class(test.y)

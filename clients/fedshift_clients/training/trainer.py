@@ -1,18 +1,16 @@
 """Local training: the hooks that a method overrides for it, and the loop that calls them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from fedshift_clients.losses.imbalance import ClassLoss
-from fedshift_clients.models.networks import SplitModel, set_training
+from fedshift_clients.models.networks import set_training
 from fedshift_clients.modules.base import AllModules, joined
-from fedshift_clients.training.batches import Batch, cut, in_turns, with_domains
-from fedshift_clients.training.inputs import ClientSetup
+from fedshift_clients.training.batches import Batch, Terms, cut, in_turns, with_domains
 from fedshift_clients.training.loss_terms import LossTerms
-from fedshift_clients.training.model_cache import Workbench
 from fedshift_clients.training.node import NodeTools
 from fedshift_clients.training.phases import DATA, TRAINING, Phase
 from fedshift_core.params import P
@@ -29,21 +27,12 @@ class LocalTrainer(NodeTools[P]):
         class_loss: Cross-entropy as the run weighs classes.
     """
 
-    def __init__(
-        self, model: SplitModel, setup: ClientSetup, params: P, train_set: ImageSet, private: frozenset[str],
-        modules: AllModules, bench: Workbench | None, public_set: Callable[[], ImageSet] | None,
-    ) -> None:  # fmt: skip
-        super().__init__(model, setup, params, train_set, private, bench, public_set)
-        self._modules = modules
-        modules.end_round(model)  # the model may be another node's of a moment ago
-        self._phase = Phase(0)
-        self.class_loss = ClassLoss(None, setup.train.focal_gamma if setup.train.loss == "focal" else 0.0)
-        self._trained_here = False  # the model is what local training left, not what the server sent
-
-    @property
-    def phase(self) -> Phase:
-        """The part of local training that runs, or that ran last."""
-        return self._phase
+    _modules: AllModules
+    class_loss: ClassLoss
+    #: The part of local training that runs, or that ran last.
+    phase = Phase(0)
+    #: Whether the model is what local training left, not what the server sent.
+    trained_here = False
 
     # --- hooks of a method -------------------------------------------------------------------------
 
@@ -57,7 +46,7 @@ class LocalTrainer(NodeTools[P]):
     def start_epoch(self, epoch: int) -> None:
         """Prepare one local epoch (from 0)."""
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, batch: Batch) -> Terms:
         """Return the named, weighted loss terms of a batch; their sum is minimised."""
         features, logits = self.forward(batch.x)  # B x D, B x C
         self.gather(features, batch.y)
@@ -66,15 +55,15 @@ class LocalTrainer(NodeTools[P]):
     def gather(self, features: Tensor, y: Tensor) -> None:
         """Remember what is needed of the features (B, D) of a step and its labels (B,)."""
 
-    def own_terms(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return the weighted terms of :meth:`loss` next to cross-entropy; the mean of those of each image, if any."""
         return {name: term.mean() for name, term in self.own_terms_of_each(features, batch).items()}
 
-    def own_terms_of_each(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def own_terms_of_each(self, features: Tensor, batch: Batch) -> Terms:
         """Return the weighted terms of :meth:`image_losses` next to cross-entropy (B,)."""
         return {}
 
-    def image_losses(self, batch: Batch) -> dict[str, Tensor]:
+    def image_losses(self, batch: Batch) -> Terms:
         """Return the terms of :meth:`loss` that look at images, of each image alone (B,), where the method has such.
 
         What :meth:`loss` is the mean of, with :meth:`weight_losses`. A class that overrides one of
@@ -84,7 +73,7 @@ class LocalTrainer(NodeTools[P]):
         features, logits = self.forward(batch.x)  # B x D, B x C
         return {CE: self.cross_entropy_of_each(logits, batch.y)} | self.own_terms_of_each(features, batch)
 
-    def weight_losses(self) -> dict[str, Tensor]:
+    def weight_losses(self) -> Terms:
         """Return the terms of :meth:`loss` that look at the weights alone."""
         return {}
 
@@ -110,7 +99,7 @@ class LocalTrainer(NodeTools[P]):
     @property
     def _class_loss(self) -> ClassLoss:
         """The loss of the images of this phase: weights of classes are for the node's own."""
-        return self.class_loss if self._phase.images is None else self.class_loss.unweighted()
+        return self.class_loss if self.phase.images is None else self.class_loss.unweighted()
 
     def training_order(self, images: ImageSet, rng: torch.Generator) -> Tensor:
         """Return the places (N,) of N of the node's images in the order in which an epoch trains on them."""
@@ -123,7 +112,7 @@ class LocalTrainer(NodeTools[P]):
         second: torch.Generator, epoch: int = 0,
     ) -> Iterator[Batch]:  # fmt: skip
         """Yield the batches of an epoch as ``train.sampler`` says; arguments as of ``augmented_batches``."""
-        if self.setup.train.sampler == "balanced" and self._phase.images is None:
+        if self.setup.train.sampler == "balanced" and self.phase.images is None:
             places = cut(self.training_order(images, order), batch_size)
             batches = self.chosen_batches(images, places, views, first, second, epoch)
             return batches if images.domains is None else with_domains(batches, places, images.domains)
@@ -136,24 +125,19 @@ class LocalTrainer(NodeTools[P]):
 
     # --- the loop ----------------------------------------------------------------------------------
 
-    @property
-    def trained_here(self) -> bool:
-        """Whether the model is what local training left, not what the server sent."""
-        return self._trained_here
-
     def fresh_optimizer(self) -> torch.optim.Optimizer:
         """Return the configured optimiser with nothing left of what it did before."""
         return self._bench.optimizer()
 
-    def terms_of(self, batch: Batch) -> dict[str, Tensor]:
+    def terms_of(self, batch: Batch) -> Terms:
         """Return all weighted loss terms of a batch: the method's, in its phase, then those of the modules.
 
         Raises:
             FedShiftError: If modules have a term of a name that another has.
         """
         self._modules.start_batch(self.model, batch)
-        terms = (self._phase.loss or self.loss)(batch)
-        if self._phase.classes:
+        terms = (self.phase.loss or self.loss)(batch)
+        if self.phase.classes:
             return joined(terms, self._modules.terms(self.model, batch))
         self._modules.forget(self.model)
         return terms
@@ -206,24 +190,24 @@ class LocalTrainer(NodeTools[P]):
             self.torch_rng(purpose, server_round) for purpose in ("order", "augment", "augment-second")
         )
         seen = LossTerms()
-        for self._phase in phases:
-            self._phase.check(learned)
+        for self.phase in phases:
+            self.phase.check(learned)
             for name, parameter in self.model.named_parameters():
-                parameter.requires_grad_(learned[name] and self._phase.learns(name))
-            if self._phase.fresh:
+                parameter.requires_grad_(learned[name] and self.phase.learns(name))
+            if self.phase.fresh:
                 optimizer = self._bench.optimizer()
             for group in optimizer.param_groups:
-                group["lr"] = rate * (self.setup.train.lr if self._phase.lr is None else self._phase.lr)
-            for epoch in range(first, first + self._phase.epochs):
+                group["lr"] = rate * (self.setup.train.lr if self.phase.lr is None else self.phase.lr)
+            for epoch in range(first, first + self.phase.epochs):
                 self._train_epoch(epoch, optimizer, (order, first_view, second_view), seen)
-            first += self._phase.epochs
+            first += self.phase.epochs
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(learned[name])
         return seen.means()
 
     def _train_epoch(self, epoch: int, optimizer: torch.optim.Optimizer, rngs: Rngs, seen: LossTerms) -> None:
         """Train for an epoch of the phase on batches that the generators draw: their order, and both views."""
-        cfg, phase = self.setup.train, self._phase
+        cfg, phase = self.setup.train, self.phase
         images = self.train_set if phase.images is None else phase.images
         size = cfg.batch_size if phase.batch_size is None else phase.batch_size
         views = self.setup.images.views if phase.views is None else phase.views

@@ -38,7 +38,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import BLOCK
 from fedshift_core.plural import plural
-from fedshift_core.wire.records import Draft
+from fedshift_core.wire.records import encode
 from fedshift_strategies.features.base import Merge, Node, ServerFeature, Steps, Training, Update
 from fedshift_strategies.federation.averaging import RunningAverage
 from fedshift_strategies.federation.update_norms import change
@@ -135,21 +135,20 @@ def _clipped(updates: list[Update], weights: list[float], sent: Arrays, clip_nor
     for part in parts:
         sums.add(updates.pop(0).arrays(), part)
     sums.add(sent, 1 - math.fsum(parts))
-    return sums.record()
+    return encode(sums.result())
 
 
 def _by_number(updates: list[Update], rule: Callable[[Stack], Stack]) -> ArrayRecord:
     """Merge each number by itself, array by array and block by block, in the dtypes of the updates."""
     given = [update.arrays() for update in updates]
-    record = {}
+    result: Arrays = {}
     for name, first in given[0].items():
-        draft = Draft(first.shape, first.dtype)
+        result[name] = np.empty(first.shape, first.dtype)
         floating = first.dtype.kind == "f"
         for here, stack in _stacks([arrays[name] for arrays in given], first.dtype if floating else np.dtype("f8")):
             merged = rule(stack)
-            draft.array.reshape(-1)[here] = merged if floating else np.rint(merged)
-        record[name] = draft.finish()
-    return ArrayRecord(record)
+            result[name].reshape(-1)[here] = merged if floating else np.rint(merged)
+    return encode(result)
 
 
 def _stacks(arrays: list[NDArray[Any]], dtype: np.dtype[Any]) -> Iterator[tuple[slice, Stack]]:

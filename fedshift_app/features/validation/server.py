@@ -47,5 +47,5 @@ def _add(tally: Tally, node: Node, metrics: Mapping[str, Any], evaluation: Evalu
     loss_sum = float(metrics.get(VALIDATION_LOSS_SUM, math.nan)) if count else 0.0  # nan: it was not finite
     # A node that tells of none, as its owner hides few, says nothing of how many are usual.
     numbers = [n for other in evaluation.nodes if other.domain == node.domain and (n := other.num_validation)]
-    if not announced.is_too_many(node.num_validation, numbers, evaluation.max_images):
+    if node.num_validation <= announced.most_scored(numbers, evaluation.max_images):
         tally.add(node.domain, correct, count, loss_sum)

@@ -32,11 +32,6 @@ def most_scored(numbers: Sequence[int], factor: float) -> float:
     return factor * float(np.median(numbers)) if numbers else math.inf
 
 
-def is_too_many(number: int, numbers: Sequence[int], factor: float) -> bool:
-    """Tell whether a node's test or validation images are more than those of which the scores count."""
-    return number > most_scored(numbers, factor)
-
-
 class Medians:
     """The medians of what the nodes of a federation announce, taken once for all of them."""
 

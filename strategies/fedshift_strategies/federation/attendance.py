@@ -46,7 +46,12 @@ class Attendance:
         """Note that a node gave no part."""
         number = self.result.server_round
         self.result.lose(node.index)
-        fields = {"event": checks.event_of(reason), "round": number, "node": node.index, "domain": node.domain}
+        fields = {
+            "event": checks.event_of(reason, "left_out"),
+            "round": number,
+            "node": node.index,
+            "domain": node.domain,
+        }
         log.warning("round %d: %s left out: %s", number, node, reason, extra=fields)
         self._roster.listener.left_out(number, node, reason)
         self.result.left_out.append(f"{node}: {reason}")

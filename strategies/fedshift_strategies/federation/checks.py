@@ -113,9 +113,9 @@ def opened(reply: Message, records: Collection[str]) -> RecordDict:
     return reply.content
 
 
-def event_of(reason: str) -> str:
-    """Return the event of the log for a node that is left out for a reason."""
-    return "declined" if OWNER in reason else "left_out"
+def event_of(reason: str, otherwise: str = "refused_node") -> str:
+    """Return the event of the log for a node that is not taken for a reason: its owner's, or ``otherwise``."""
+    return "declined" if OWNER in reason else otherwise
 
 
 def is_lost(reason: str) -> bool:

@@ -97,33 +97,28 @@ class Tally:
     """Correct predictions, images and summed loss by domain, over all nodes that answered."""
 
     def __init__(self, domains: tuple[str, ...]) -> None:
-        self._sums = {domain: [0.0, 0.0, 0.0] for domain in domains}
-        self._others: dict[str, dict[str, list[float]]] = {}
+        self._domains = domains
+        self._sums: dict[str, dict[str, list[float]]] = {}
 
-    def add(self, domain: str, correct: float, count: float, loss_sum: float) -> None:
-        """Add one node's answer for one domain."""
-        for i, value in enumerate((correct, count, loss_sum)):
-            self._sums[domain][i] += value
-
-    def add_other(self, name: str, domain: str, correct: float, count: float) -> None:
-        """Add one node's answer for one domain, scored in another way."""
-        sums = self._others.setdefault(name, {known: [0.0, 0.0] for known in self._sums})[domain]
-        sums[0], sums[1] = sums[0] + correct, sums[1] + count
+    def add(self, domain: str, correct: float, count: float, loss_sum: float = 0.0, way: str = "") -> None:
+        """Add one node's answer for one domain; ``way`` names another way of scoring."""
+        sums = self._sums.setdefault(way, {known: [0.0] * 3 for known in self._domains})[domain]
+        sums[:] = (total + more for total, more in zip(sums, (correct, count, loss_sum), strict=True))
 
     def others(self) -> dict[str, dict[str, float | None]]:
         """Return top-1 accuracy in percent by way of scoring and by domain."""
-        return {
-            name: {domain: 100 * c / n if n else None for domain, (c, n) in by_domain.items()}
-            for name, by_domain in sorted(self._others.items())
-        }
+        return {way: self.accuracy(way) for way in sorted(self._sums) if way}
 
-    def accuracy(self) -> dict[str, float | None]:
+    def accuracy(self, way: str = "") -> dict[str, float | None]:
         """Return top-1 accuracy in percent; None for a domain without an answer."""
-        return {domain: 100 * c / n if n else None for domain, (c, n, _) in self._sums.items()}
+        return {domain: 100 * c / n if n else None for domain, (c, n, _) in self._of(way)}
 
     def loss(self) -> dict[str, float | None]:
         """Return the mean cross-entropy; None for a domain without an answer."""
-        return {domain: s / n if n else None for domain, (_, n, s) in self._sums.items()}
+        return {domain: s / n if n else None for domain, (_, n, s) in self._of("")}
+
+    def _of(self, way: str) -> Iterable[tuple[str, list[float]]]:
+        return self._sums.get(way, dict.fromkeys(self._domains, [0.0] * 3)).items()
 
 
 class Evaluation:
@@ -235,7 +230,7 @@ class Evaluation:
             tally.add(domain, score.correct, score.count, score.loss_sum)
             for name, correct in score.others.items():
                 if all(extra.counts(name, domain in self._held) for extra in self._extras.values()):
-                    tally.add_other(name, domain, correct, score.count)
+                    tally.add(domain, correct, score.count, way=name)
         return tally
 
     def extra(self, name: str, domain: str) -> list[Any]:
@@ -305,7 +300,8 @@ class Evaluation:
         if not nodes:
             return []
         if self._everyone or not all(node.shared_test for node in nodes):
-            drawn = [self._draw(self._tests(node, domain), share, _least_left(node)) for node in nodes]
+            left = {True: 1, False: LEAST_SAMPLE}  # a real node's scores are its own
+            drawn = [self._draw(self._tests(node, domain), share, left[node.shared_test]) for node in nodes]
             return [_Task(Part(domain, n, 0, n), [node], False) for n, node in zip(drawn, nodes, strict=True)]
         number = self._draw(nodes[0].tests_of(domain), share)
         cuts = divide(number, self._batch, len(nodes) if self._divisible else 1)
@@ -358,11 +354,6 @@ def sample_size(images: int, batch: int, share: float, least_left: int = 1) -> i
     """
     number = math.ceil(share * images / batch) * batch
     return images if number > images - least_left else number
-
-
-def _least_left(node: Node) -> int:
-    """Return how many test images of a node a sample leaves at least, if any: a real node's scores are its own."""
-    return 1 if node.shared_test else LEAST_SAMPLE
 
 
 def divide(images: int, batch: int, nodes: int) -> list[tuple[int, int]]:

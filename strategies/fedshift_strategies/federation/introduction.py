@@ -1,7 +1,7 @@
 """What a node says of itself before it takes part. It is refused where it makes no sense in the run."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ from flwr.app import Message
 
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import LARGEST_COUNT, MOST_NAME, plain, whole
-from fedshift_core.params import ARITHMETICS, Arithmetic
+from fedshift_core.params import ARITHMETICS
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import (
     CLASS_COUNTS,
@@ -61,7 +61,6 @@ class Introduction:
     ) -> None:
         self._held_out = frozenset(held_out)
         self._domains, self._num_classes, self._simulated = domains, num_classes, simulated
-        self._own = {domain: domain for domain in domains}  # the run's own text, of which nodes would each send one
         self._known = frozenset((
             CLASS_COUNTS, NUM_TEST, SHARED_TEST, PARTITION_ID, NUM_PARTITIONS, NUM_VALIDATION, FASTEST, NUM_PUBLIC,
             *(UNHELD_TEST + domain for domain in domains),
@@ -80,13 +79,13 @@ class Introduction:
         checks.check_names(numbers, self._known)
         try:
             said: Any = content[CONFIG]
-            domain = said[DOMAIN]
             unheld = {key.removeprefix(UNHELD_TEST): key for key in numbers if key.startswith(UNHELD_TEST)}
             held = {key.removeprefix(HELD_TEST): key for key in numbers if key.startswith(HELD_TEST)}
+            most = len(ARITHMETICS) - 1
             node = Node(
                 node_id=reply.metadata.src_node_id,
                 index=UNSEATED,
-                domain=self._own.get(domain, domain) if isinstance(domain, str) else domain,
+                domain=said[DOMAIN],
                 class_counts=self._counts(numbers[CLASS_COUNTS]),
                 num_test=_whole(NUM_TEST, numbers[NUM_TEST]),
                 shared_test=_whole(SHARED_TEST, numbers[SHARED_TEST], most=1) == 1,
@@ -96,7 +95,7 @@ class Introduction:
                 num_public=_whole(NUM_PUBLIC, numbers.get(NUM_PUBLIC, 0)),
                 public=_digest(said.get(PUBLIC, "")),
                 held_tests=tuple((name, _whole(HELD_TEST, numbers[key])) for name, key in held.items()),
-                fastest=_fastest(numbers),
+                fastest=ARITHMETICS[_whole(FASTEST, numbers[FASTEST], most=most)] if FASTEST in numbers else None,
             )
             announced = _whole(NUM_PARTITIONS, numbers[NUM_PARTITIONS], UNSEATED, LARGEST_INDEX)
         except (KeyError, TypeError) as error:
@@ -133,13 +132,6 @@ class Introduction:
             raise FederationError(
                 f"a node of {node.domain!r} says that it sees whole test sets, which only simulated nodes do"
             )
-
-
-def _fastest(numbers: Mapping[str, Any]) -> Arithmetic | None:
-    """Return what trains fastest on a node's machine; None where it does not say."""
-    if FASTEST not in numbers:
-        return None
-    return ARITHMETICS[_whole(FASTEST, numbers[FASTEST], most=len(ARITHMETICS) - 1)]
 
 
 def _digest(digest: object) -> str:

@@ -54,12 +54,12 @@ def warn(problems: dict[str, int]) -> None:
     """Say that nodes cannot take part, each reason once with their number."""
     for problem, number in problems.items():
         who = "a node" if number == 1 else f"{number} nodes"
-        log.warning("%s cannot take part, the others go on: %s", who, problem, extra={"event": event(problem)})
-
-
-def event(problem: str) -> str:
-    """Return how the log names a refusal: by the node's owner, or by the server."""
-    return "declined" if problem.startswith(checks.OWNER) else "refused_node"
+        log.warning(
+            "%s cannot take part, the others go on: %s",
+            who,
+            problem,
+            extra={"event": checks.event_of(problem)},
+        )
 
 
 def count(reasons: dict[str, int], reason: str) -> None:

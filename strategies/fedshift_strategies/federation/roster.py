@@ -73,7 +73,7 @@ class Roster:
         self._connected = 0  # those of them that have a place
         self._announced = 0  # how many nodes there are by the nodes' own word
         self._ordered: list[Node] | None = None  # the nodes that have a place; None after a change
-        self._most_images: tuple[float, float] | None = None  # the factor, and what comes of it; None after a change
+        self._most_images: float | None = None  # None after a change
         self._compared = False  # it was looked which nodes announce far more images than the others
 
     @property
@@ -97,9 +97,9 @@ class Roster:
     @property
     def most_images(self) -> float:
         """The largest number of training images that a node weighs by."""
-        if self._most_images is None or self._most_images[0] != self.max_images:
-            self._most_images = self.max_images, announced.most_images(self.nodes, self.max_images)
-        return self._most_images[1]
+        if self._most_images is None:
+            self._most_images = announced.most_images(self.nodes, self.max_images)
+        return self._most_images
 
     def weighs(self, node: Node) -> int:
         """Return by how many training images a node weighs: at most ``max_images`` times the median of the nodes."""
@@ -192,26 +192,16 @@ class Roster:
         """
         wait = timeout if self._simulated else min(timeout, NEWCOMER_SECONDS)
         for problem in self._ask_strangers(grid, wait):  # each once, however many nodes have it
-            log.warning("a new node cannot take part: %s", problem, extra={"event": refusals.event(problem)})
-        before = self.nodes
+            log.warning("a new node cannot take part: %s", problem, extra={"event": checks.event_of(problem)})
         ids = self._online = set(grid.get_node_ids())
         self._seat(ids, started=True)
         nodes = self.nodes
-        if nodes is not before:
-            self._tell_of_new({node.index for node in before})
         present = [node for node in nodes if node.node_id in ids]
         self._connected = len(present)
         answering = self._answering(present)
         self.listener.connected(present, nodes)
         self.listener.silent({node_id: since for node_id, since in self.silence.since().items() if node_id in ids})
         return answering
-
-    def _tell_of_new(self, known: Collection[int]) -> None:
-        """Say which nodes have an index that none had before."""
-        for node in self.nodes:
-            if node.index not in known:
-                fields = {"event": "new_node", "node": node.index, "domain": node.domain}
-                log.info("%s is new: %s", node, plural(node.num_examples, "image"), extra=fields)
 
     def missed(self, node: Node, kind: str) -> None:
         """Note that a node has not answered a message of this type. No phase waits for it until it answers again."""
@@ -292,10 +282,7 @@ class Roster:
 
     def _ask_at_once(self, grid: Grid, node_ids: Sequence[int], timeout: float, problems: dict[str, int]) -> None:
         questions = [self._question(node_id) for node_id in node_ids]
-        answers, strays = Sent(questions).answers(grid.send_and_receive(questions, timeout=timeout))
-        for _ in strays:
-            # SuperLink itself answers for a node whose SuperNode was killed: it is not here.
-            log.info("a node that is still registered does not answer", extra={"event": "silent_node"})
+        answers, _ = Sent(questions).answers(grid.send_and_receive(questions, timeout=timeout))
         self._meet(answers, problems)
 
     def _question(self, node_id: int) -> Message:

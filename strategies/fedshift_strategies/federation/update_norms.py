@@ -65,7 +65,7 @@ class SentWeights:
                 counted = largest(array.astype(np.float64) - self.arrays[name])
                 if counted > LARGEST_COUNT:
                     raise Refused(f"{name} changed by {counted:.3g} in a round, allowed is {LARGEST_COUNT:g} at most")
-        moved = change(got, self.arrays, exact=False)
+        moved = change(got, self.arrays)
         ratio = max(moved - self._noise, 0.0) / self.base
         if ratio > self._max_update:
             raise Wild(
@@ -178,15 +178,11 @@ def norm(arrays: Given) -> float:
     return math.sqrt(math.fsum(map(_squares, measured)))
 
 
-def change(got: Given, sent: Given, *, exact: bool = True) -> float:
-    """Return the norm of (got - sent) over all floating-point arrays; both have the same names and shapes.
-
-    Not ``exact`` it is right to five digits, a change by less than 1e-19 counts as none, and float32 takes a third of
-    the time: enough to hold it against a bound.
-    """
+def change(got: Given, sent: Given) -> float:
+    """Return the norm of (got - sent) over all floating-point arrays; both have the same names and shapes."""
     names = [name for name, array in got.items() if array.dtype.kind == "f"]
     pairs = ((_measured(name, got[name]), _measured(name, sent[name])) for name in names)
-    return math.sqrt(math.fsum(_squares(*pair) if exact else _quick_squares(*pair) for pair in pairs))
+    return math.sqrt(math.fsum(_squares(*pair) for pair in pairs))
 
 
 def _measured(name: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -194,27 +190,12 @@ def _measured(name: str, array: NDArray[Any]) -> NDArray[Any]:
     return np.copysign(np.sqrt(np.abs(array)), array) if name.endswith(f".{BN_VAR}") else array
 
 
-def _quick_squares(array: NDArray[Any], less: NDArray[Any]) -> float:
-    """Return the sum of squares of a difference; of float32, its products are float32 too while none is too large."""
-    if array.dtype == less.dtype == np.float32:
-        with np.errstate(over="ignore"):
-            total = _squares(array, less, np.float32)
-        if math.isfinite(total):
-            return total
-    return _squares(array, less)
-
-
-def _squares(array: NDArray[Any], less: NDArray[Any] | None = None, kind: type[np.floating[Any]] = np.float64) -> float:
-    """Return the sum of squares of an array, or of its difference to another, by block, without a copy.
-
-    The products of a block are added in ``kind``.
-    """
-    flat, other = array.reshape(-1), None if less is None else less.reshape(-1)
-    total, scratch = 0.0, np.empty(min(BLOCK // 8, flat.size), kind)
-    for start in range(0, flat.size, max(scratch.size, 1)):
-        here = slice(start, start + scratch.size)
-        part = flat[here]
-        taken = 0.0 if other is None else other[here]
-        part = np.subtract(part, taken, out=scratch[: part.size], dtype=kind)
+def _squares(array: NDArray[Any], less: NDArray[Any] | float = 0.0) -> float:
+    """Return the sum of squares of an array, or of its difference to another, float64 block by block."""
+    flat, other, step = array.reshape(-1), np.broadcast_to(less, array.shape).reshape(-1), BLOCK // 8
+    total = 0.0
+    for start in range(0, flat.size, step):
+        here = slice(start, start + step)
+        part = np.subtract(flat[here], other[here], dtype=np.float64)
         total += float(part @ part)
     return total

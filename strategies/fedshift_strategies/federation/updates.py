@@ -12,7 +12,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused, Wild, check_numbers
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, LOSS, LOSS_TERM, NUM_EXAMPLES, START
-from fedshift_core.wire.records import RecordError, array_record
+from fedshift_core.wire.records import RecordError, array_record, encode
 from fedshift_strategies.federation import checks
 from fedshift_strategies.federation.averaging import RunningAverage, shares
 from fedshift_strategies.federation.nodes import Node
@@ -162,7 +162,7 @@ def average(updates: list[Update], weights: list[float]) -> ArrayRecord:
     sums = RunningAverage()
     for weight in weights:
         sums.add(updates.pop(0).arrays(), weight)
-    return sums.record()
+    return encode(sums.result())
 
 
 def mean_losses(updates: list[Update]) -> dict[str, float]:

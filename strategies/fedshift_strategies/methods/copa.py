@@ -53,13 +53,13 @@ class CopaStrategy(DomainStrategy):
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Send a node the place of its domain's head. The first node of a new domain gets nothing."""
-        domains = self.state.get("domains", np.zeros(0, np.int64)).tolist()
+        domains = self.noted("domains")
         place = self.federation.domains.index(node.domain)
         return {"head": domains.index(place)} if place in domains else {}
 
     def _heads(self) -> dict[int, Arrays]:
         """Return the heads by the place of their domain."""
-        domains = self.state.get("domains", np.zeros(0, np.int64)).tolist()
+        domains = self.noted("domains")
         return dict(zip(domains, unstacked(self.knowledge), strict=True))
 
     def _keep(self, heads: dict[int, Arrays]) -> None:

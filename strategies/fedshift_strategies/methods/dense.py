@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from fedshift_strategies.methods.prototypes import minibatches
 
@@ -56,7 +57,7 @@ def slopes(network: Mapping[str, Floats], x: Floats, y: NDArray[np.int64]) -> Ne
         h = np.maximum(normal[-1] * network[f"scale{k}"] + network[f"shift{k}"], 0)
     inputs.append(h)
     logits = h @ network[f"linear{last}"].T + network.get("bias", 0.0)
-    g = _softmax(logits)
+    g = np.asarray(softmax(logits, axis=1))
     g[np.arange(len(y)), y] -= 1
     g /= len(y)
     gradients: Network = {"bias": g.sum(axis=0)} if "bias" in network else {}
@@ -98,8 +99,3 @@ def train(
                 moved[name] = momentum * moved[name] + slope + decay * weights[name]
                 weights[name] = weights[name] - lr * moved[name]
     return weights, moved
-
-
-def _softmax(logits: Floats) -> Floats:
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))

@@ -23,10 +23,10 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fdse import FDSEParams
 from fedshift_core.wire.records import encode
 from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.federation.averaging import RunningAverage
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.methods.heads import mean_head
 
 FloatArray = NDArray[np.float64]
 #: What an eraser's tensors are called: its BatchNorm's scale and shift, its depth-wise convolution.
@@ -57,7 +57,7 @@ class FDSEStrategy(DomainStrategy[FDSEParams]):
                 for update, mixed in zip(updates, mixtures(arrays, self.params.tau), strict=True):
                     erasers[_key(update.node, name)] = mixed
             if is_eraser(name) or name in self.federation.buffers:
-                merged[name] = _mean(arrays, weights)
+                merged[name] = mean_head([{"": array} for array in arrays], weights)[""]
             else:
                 merged[name] = sent + consensus([array - sent for array in arrays], weights).astype(sent.dtype)
         self.state = self.state | erasers
@@ -131,13 +131,6 @@ def mixtures(tensors: Sequence[NDArray[Any]], tau: float) -> list[NDArray[Any]]:
     scores = np.exp((unit @ unit.T - 1) / tau)  # cosines are 1 at most
     mixed = scores / scores.sum(axis=1, keepdims=True) @ flat
     return [row.reshape(tensors[0].shape).astype(tensors[0].dtype) for row in mixed]
-
-
-def _mean(tensors: Sequence[NDArray[Any]], weights: Sequence[float]) -> NDArray[Any]:
-    average = RunningAverage()
-    for tensor, weight in zip(tensors, weights, strict=True):
-        average.add({"": tensor}, weight)
-    return average.result()[""]
 
 
 def _key(node: Node, name: str) -> str:

@@ -93,11 +93,11 @@ class FeatureSumsStrategy(DomainStrategy[P]):
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Ask a node for its sums until it has sent them."""
-        return {"sums": 1} if ask.trains and node.index not in self._known() else {}
+        return {"sums": 1} if ask.trains and node.index not in self.noted("nodes") else {}
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Add the sums that nodes send in this round to those of before."""
-        width, known = self.federation.feature_dim, self._known()
+        width, known = self.federation.feature_dim, self.noted("nodes")
         fresh = [u for u in updates if u.node.index not in known and u.knowledge[CROSS].shape[1] == width]
         if fresh and fresh[0].stands_for > 1:
             self._take_sum(fresh[0])
@@ -127,7 +127,7 @@ class FeatureSumsStrategy(DomainStrategy[P]):
     @property
     def members(self) -> list[int]:
         """Indices of the nodes whose images are in the sums."""
-        return next((self.state[key].tolist() for key in MEMBERS if key in self.state), [])
+        return [index for key in MEMBERS for index in self.noted(key)]
 
     def take_out(self, sums: Arrays, node: Node, others: Sequence[Node] | None = None) -> None:
         """Take sums of a node's images out of all sums, as if nobody had sent them.
@@ -159,9 +159,6 @@ class FeatureSumsStrategy(DomainStrategy[P]):
         """Return counts (C,), the gram matrix (F, F) and the sums of features by class (C, F) of all nodes together."""
         cross = self.state[CROSS] * UNIT
         return self.state[COUNTS].astype(np.float64), unpacked(self.state[GRAM] * UNIT, cross.shape[1]), cross
-
-    def _known(self) -> list[int]:
-        return self.state["nodes"].tolist() if "nodes" in self.state else []
 
 
 def _is_square(gram: Floats, within: Floats) -> bool:

@@ -19,11 +19,11 @@ from fedshift_core.clustering import Partition, finch_groups
 from fedshift_core.methods.fedcode import FedCodeParams
 from fedshift_strategies.base import DomainStrategy, Scalars
 from fedshift_strategies.contributions import Declaration, Shape
-from fedshift_strategies.federation.averaging import RunningAverage
 from fedshift_strategies.federation.checks import ANY_COUNT
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods.heads import mean_head
 from fedshift_strategies.methods.prototypes import (
     PROTOTYPES,
     FloatArray,
@@ -63,7 +63,8 @@ class FedCodeStrategy(DomainStrategy[FedCodeParams]):
         if self.params.contrasts:
             merged |= self._semantic(updates) | self._styles(updates)
         if self.params.global_model == "average_heads":
-            merged |= self._mean_head(updates)
+            heads = [{name: update.knowledge[name] for name in HEAD} for update in updates]
+            merged |= mean_head(heads, self.node_weights(updates))
         self.knowledge = merged
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
@@ -73,8 +74,8 @@ class FedCodeStrategy(DomainStrategy[FedCodeParams]):
 
     def _semantic(self, updates: list[Update]) -> Arrays:
         """Return G (Eq. 4); a class that nobody holds this round keeps what it had."""
-        fresh, held = mean_prototypes(*_held([update.knowledge for update in updates]))  # C x D, C
-        return one_per_class(fresh, held, self.knowledge)
+        fresh, held = stack_prototypes(updates)
+        return one_per_class(*mean_prototypes(fresh, held > 0), self.knowledge)
 
     def _styles(self, updates: list[Update]) -> Arrays:
         """Return P and the pseudo-labels (Eq. 9).
@@ -89,12 +90,6 @@ class FedCodeStrategy(DomainStrategy[FedCodeParams]):
         prototypes, pseudo = cluster_styles(styles, self.params.finch_partition)
         self.state = {"nodes": np.array(nodes, dtype=np.int64), "node-styles": styles, "pseudo-labels": pseudo}
         return {"style-prototypes": prototypes}
-
-    def _mean_head(self, updates: list[Update]) -> Arrays:
-        average = RunningAverage()
-        for update, weight in zip(updates, self.node_weights(updates), strict=True):
-            average.add({name: update.knowledge[name] for name in HEAD}, weight)
-        return average.result()
 
 
 def cluster_styles(styles: FloatArray, partition: Partition = "last") -> tuple[FloatArray, NDArray[np.int64]]:
@@ -113,8 +108,3 @@ def cluster_styles(styles: FloatArray, partition: Partition = "last") -> tuple[F
         pseudo[members] = j
     means = [styles[members].mean(axis=0, dtype=np.float64) for members in groups]
     return np.stack(means).astype(np.float32), pseudo
-
-
-def _held(contributions: list[Arrays]) -> tuple[FloatArray, NDArray[np.bool_]]:
-    prototypes, counts = stack_prototypes(contributions)
-    return prototypes, counts > 0

@@ -14,6 +14,7 @@ weights are worked out in float64: with tau = 0.001 the rounding of float32 move
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.feddap import FedDAPParams
@@ -43,7 +44,7 @@ class FedDAPStrategy(PrototypeStrategy[FedDAPParams]):
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Merge the prototypes of this round by class and domain."""
-        p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
+        p, counts = stack_prototypes(updates)  # N x C x D, N x C
         home = np.array([self.federation.domains.index(update.node.domain) for update in updates])  # N
         rows: list[FloatArray] = [np.zeros((0, p.shape[2]), np.float32)]
         pairs: list[int] = []
@@ -51,14 +52,11 @@ class FedDAPStrategy(PrototypeStrategy[FedDAPParams]):
             for k in range(p.shape[1]):
                 members = p[(home == place) & (counts[:, k] > 0), k]  # nodes of the domain that hold k, x D
                 if len(members):
-                    rows.append(self._merged(members)[None])
+                    mean = np.asarray(members.mean(axis=0, dtype=np.float64), np.float32)
+                    by_mean = self.params.merge_by == "mean"
+                    rows.append((mean if by_mean else by_similarity(members, self.params.merge_tau))[None])
                     pairs.append(place * p.shape[1] + k)
         self.knowledge = self._with_past(np.concatenate(rows), np.array(pairs, np.int64), p.shape[1])
-
-    def _merged(self, members: FloatArray) -> FloatArray:
-        if self.params.merge_by == "mean":
-            return np.asarray(members.mean(axis=0, dtype=np.float64), np.float32)
-        return by_similarity(members, self.params.merge_tau)
 
     def _with_past(self, prototypes: FloatArray, pairs: NDArray[np.int64], classes: int) -> Arrays:
         """Add the pairs of a class and a domain, by their number, that nobody held this time."""
@@ -83,6 +81,4 @@ def by_similarity(members: FloatArray, tau: float) -> FloatArray:
     """
     p = members.astype(np.float64)
     unit = p / np.maximum(np.linalg.norm(p, axis=1), SHORTEST)[:, None]
-    scaled = (unit @ unit.T).sum(axis=1) / tau  # N
-    a = np.exp(scaled - scaled.max())
-    return np.asarray(a / a.sum() @ p, np.float32)
+    return np.asarray(softmax((unit @ unit.T).sum(axis=1) / tau) @ p, np.float32)

@@ -68,7 +68,8 @@ class FedHEALStrategy(DomainStrategy[FedHEALParams]):
         for name, sent in decode(self.sent).items():
             steps = [_step(sent, update.arrays()[name]) for update in updates]
             masks = [self._mask(update, name, step) for update, step in zip(updates, steps, strict=True)]
-            merged[name] = _like(sent, sent - harmonised(steps, masks, weights))
+            moved = sent - harmonised(steps, masks, weights)
+            merged[name] = (moved if sent.dtype.kind == "f" else np.rint(moved)).astype(sent.dtype)
             for update, step in zip(updates, steps, strict=True):
                 if self._is_masked(name):
                     state[_key(update, RISES, name)] = self._risen(update, name, step)
@@ -182,11 +183,6 @@ def harmonised(steps: Sequence[FloatArray], masks: Sequence[BoolArray], weights:
 
 def _step(sent: NDArray[Any], got: NDArray[Any]) -> FloatArray:
     return np.asarray(np.subtract(sent, got, dtype=np.float64))
-
-
-def _like(sent: NDArray[Any], array: FloatArray) -> NDArray[Any]:
-    """Return numbers in the type of what was sent; counts are rounded."""
-    return (array if sent.dtype.kind == "f" else np.rint(array)).astype(sent.dtype)
 
 
 def _key(update: Update, what: str, name: str = "") -> str:

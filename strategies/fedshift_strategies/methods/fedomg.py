@@ -20,6 +20,7 @@ began with them); (2) of 50 nodes the code doubles the rate, here ``rate`` holds
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from fedshift_core.methods.fedomg import FedOMGParams
 from fedshift_core.wire.records import encode
@@ -95,8 +96,7 @@ def least(a: Floats, b: Floats, radius: float, params: FedOMGParams) -> Floats:
     logits, moved = np.zeros(len(b)), np.zeros(len(b))
     best, lowest = np.full(len(b), 1 / len(b)), np.inf
     for step in range(params.steps + 1):
-        gamma = np.exp(logits - logits.max())
-        gamma /= gamma.sum()
+        gamma = softmax(logits)
         length = np.sqrt(gamma @ a @ gamma + SMALL)
         value = float(gamma @ b + radius * length)
         if value < lowest:

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedpac import FedPACParams
@@ -27,6 +26,7 @@ from fedshift_strategies.contributions import Declaration, Shape
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.methods.fdse import shortest
 from fedshift_strategies.methods.fedproto import weighted_prototypes
 from fedshift_strategies.methods.heads import head_of, mean_head, stacked, unstacked
 from fedshift_strategies.methods.prototype_strategy import BY_IMAGES
@@ -64,7 +64,7 @@ class FedPACStrategy(DomainStrategy[FedPACParams]):
         """Merge the prototypes and combine the heads of this round's nodes."""
         merged: Arrays = {}
         if self.params.lambda_align > 0:
-            prototypes, counts = stack_prototypes([update.knowledge for update in updates])
+            prototypes, counts = stack_prototypes(updates)
             merged |= one_per_class(*weighted_prototypes(prototypes, counts), self.knowledge)
         if self.params.combine_heads:
             merged |= self._combined(updates)
@@ -127,10 +127,7 @@ def _on_simplex(q: Floats) -> Floats | None:
     scale = np.trace(q) / len(q)  # a factor of Q changes no alpha
     if scale <= 0:
         return None
-    values, vectors = np.linalg.eigh(q / scale)
-    root = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T  # root^T root = Q
-    beta, _ = nnls(np.vstack([root, np.ones(len(q))]), np.append(np.zeros(len(q)), 1.0))
-    alpha: Floats = beta / beta.sum()
+    alpha = shortest(q / scale)
     if alpha.max() > LEAST:  # else all are as small, as of a thousand nodes or more that are alike
         alpha[alpha <= LEAST] = 0
         alpha /= alpha.sum()

@@ -102,7 +102,7 @@ class FedPallStrategy(DomainStrategy[FedPallParams]):
             self._train_amplifier(x, np.concatenate(whose))
 
     def _prototypes(self, updates: list[Update]) -> Arrays:
-        prototypes, counts = stack_prototypes([update.knowledge for update in updates])
+        prototypes, counts = stack_prototypes(updates)
         past: Arrays = {name: self.knowledge[name] for name in ("prototypes", "labels") if name in self.knowledge}
         return one_per_class(*mean_directions(prototypes, counts), past)
 
@@ -140,7 +140,7 @@ class FedPallStrategy(DomainStrategy[FedPallParams]):
         """Give the amplifier an output for each of these nodes that has none. Return the place of each by its index."""
         last = AMPLIFIER + "linear3"
         rows, h = self.knowledge[last], self.params.hidden
-        seated = self.state.get(SEATED, np.zeros(0, np.int64)).tolist()
+        seated = self.noted(SEATED)
         added = sorted(set(nodes) - {*seated})
         new = [
             dense.uniform(generator(self.federation.seed, "fedpall-amplifier-node", index), 1, h).astype(np.float32)

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.clustering import MOST_CLUSTERS, finch_groups
+from fedshift_core.clustering import MOST_CLUSTERS
 from fedshift_core.methods.fedplvm import FedPLVMParams
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import Declaration, Own
 from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.methods.prototypes import FloatArray, keep_absent_classes
+from fedshift_strategies.methods.prototypes import FloatArray, cluster_means, keep_absent_classes
 
 P = Own("P", MOST_CLUSTERS)
 MOST_CLUSTERED = 5000  # prototypes of a class that are compared with each other: those of the most images
@@ -44,7 +44,7 @@ class FedPLVMStrategy(DomainStrategy[FedPLVMParams]):
             return
         prototypes, labels = collected([update.knowledge for update in updates], MOST_CLUSTERED)
         if self.params.cluster_globally:
-            prototypes, labels = cluster_means(prototypes, labels)
+            prototypes, labels = cluster_means(prototypes, labels, early_exit=False, dtype=np.float64)
         self.knowledge = keep_absent_classes(prototypes, labels, self.knowledge)
 
 
@@ -59,23 +59,3 @@ def collected(contributions: list[Arrays], most: int) -> tuple[FloatArray, NDArr
     kept = [np.sort(own[np.argsort(-counts[own], kind="stable")[:most]]) for own in places]
     taken = np.sort(np.concatenate([np.zeros(0, np.int64), *kept]))
     return prototypes[taken], labels[taken]
-
-
-def cluster_means(prototypes: FloatArray, labels: NDArray[np.int64]) -> tuple[FloatArray, NDArray[np.int64]]:
-    """Cluster the prototypes of each class by FINCH (cosine, coarsest partition, no early exit).
-
-    Args:
-        prototypes: (P, D), float32.
-        labels: The class of each, (P,).
-
-    Returns:
-        The means of the clusters (Q, D), and the class of each (Q,).
-    """
-    means: list[FloatArray] = [np.zeros((0, prototypes.shape[1]), np.float32)]
-    classes: list[int] = []
-    for k in np.unique(labels).tolist():
-        members = prototypes[labels == k]
-        for cluster in finch_groups(members, early_exit=False):
-            means.append(members[cluster].mean(axis=0, dtype=np.float64).astype(np.float32)[None])
-            classes.append(k)
-    return np.concatenate(means), np.array(classes, dtype=np.int64)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
-from fedshift_strategies.methods.prototypes import FloatArray, cluster_prototypes, keep_absent_classes
+from fedshift_strategies.methods.prototypes import FloatArray, cluster_means, keep_absent_classes, uploaded
 
 
 class FPLStrategy(PrototypeStrategy):
@@ -22,4 +22,4 @@ class FPLStrategy(PrototypeStrategy):
 
     def merge_prototypes(self, p: FloatArray, counts: NDArray[np.int64]) -> Arrays:
         """Turn the prototypes of each class into the means of its clusters; the nodes average those to U."""
-        return keep_absent_classes(*cluster_prototypes(p, counts > 0), self.knowledge)
+        return keep_absent_classes(*cluster_means(*uploaded(p, counts)), self.knowledge)

@@ -80,7 +80,7 @@ class GGEURStrategy(DomainStrategy[GGEURParams]):
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Ask a node for its statistics until it has sent them."""
-        lacking = ask.trains and self.params.samples and node.index not in self._known()
+        lacking = ask.trains and self.params.samples and node.index not in self.noted("nodes")
         return {"statistics": 1} if lacking else {}
 
     def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
@@ -96,7 +96,7 @@ class GGEURStrategy(DomainStrategy[GGEURParams]):
         """Pool the statistics that nodes send in this round with those sent before."""
         if not self.params.samples:
             return
-        known, width = self._known(), self._width(decode(self.sent))
+        known, width = self.noted("nodes"), self._width(decode(self.sent))
         fresh = [u for u in updates if u.node.index not in known and u.knowledge["means"].shape[1]]
         for update in fresh:
             if (sent := update.knowledge["means"].shape[1]) != width:
@@ -110,9 +110,6 @@ class GGEURStrategy(DomainStrategy[GGEURParams]):
         self._average(fresh, width)
 
     # --- parts ---------------------------------------------------------------------------------------
-
-    def _known(self) -> list[int]:
-        return self.state["nodes"].tolist() if "nodes" in self.state else []
 
     def _rank(self, width: int) -> int:
         """Return the most eigenvalues of a class."""
@@ -140,7 +137,7 @@ class GGEURStrategy(DomainStrategy[GGEURParams]):
 
     def _average(self, fresh: Sequence[Update], width: int) -> None:
         """Take the class means of nodes into those of their domains."""
-        shape, places = (self.federation.num_classes, width), self.state.get("domains", np.zeros(0, np.int64)).tolist()
+        shape, places = (self.federation.num_classes, width), self.noted("domains")
         sums = {p: self.state["counts"][i][:, None] * self.state["means"][i].astype(np.float64)
                 for i, p in enumerate(places)}  # fmt: skip
         counts = {p: self.state["counts"][i] for i, p in enumerate(places)}
@@ -151,7 +148,7 @@ class GGEURStrategy(DomainStrategy[GGEURParams]):
         kept = sorted(sums)
         means = [sums[p] / np.maximum(counts[p], 1)[:, None] for p in kept]
         self.state = {
-            "nodes": np.array(sorted([*self._known(), *(update.node.index for update in fresh)]), np.int64),
+            "nodes": np.array(sorted([*self.noted("nodes"), *(update.node.index for update in fresh)]), np.int64),
             "domains": np.array(kept, np.int64),
             "means": np.stack(means).astype(np.float32),
             "counts": np.stack([counts[p] for p in kept]).astype(np.int64),

@@ -22,9 +22,10 @@ from fedshift_core.secure.layout import Sum
 from fedshift_strategies.methods.prototype_strategy import BY_NODES, PrototypeStrategy
 from fedshift_strategies.methods.prototypes import (
     FloatArray,
-    cluster_prototypes,
+    cluster_means,
     keep_absent_classes,
     mean_prototypes,
+    uploaded,
 )
 
 SAME = 1e-12  # below this total distance all prototypes of a class count as one (A2)
@@ -41,14 +42,13 @@ class I2PFLStrategy(PrototypeStrategy[I2PFLParams]):
     def merge_prototypes(self, p: FloatArray, counts: NDArray[np.int64]) -> Arrays:
         """Eqs 3-5 over the nodes of this round."""
         if self.params.inter_proto == "finch":
-            return keep_absent_classes(*cluster_prototypes(p, counts > 0), self.knowledge)
-        prototypes, labels = self._with_past(*self._one_per_class(p, counts > 0))
-        return {"prototypes": prototypes, "labels": labels}
-
-    def _one_per_class(self, p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.bool_]]:
+            return keep_absent_classes(*cluster_means(*uploaded(p, counts)), self.knowledge)
         if self.params.inter_proto == "average":
-            return mean_prototypes(p, holds)
-        return reweighted_prototypes(p, holds, squared=self.params.dist == "l2sq")
+            fresh = mean_prototypes(p, counts > 0)
+        else:
+            fresh = reweighted_prototypes(p, counts > 0, squared=self.params.dist == "l2sq")
+        prototypes, labels = self._with_past(*fresh)
+        return {"prototypes": prototypes, "labels": labels}
 
     def _with_past(self, fresh: FloatArray, held: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.int64]]:
         """EMA with the prototypes of the rounds before (Eq. 5); a class nobody holds keeps its old one."""

@@ -39,7 +39,7 @@ class PrototypeStrategy(DomainStrategy[P]):
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Merge the prototypes of this round."""
-        self.knowledge = self.merge_prototypes(*stack_prototypes([update.knowledge for update in updates]))
+        self.knowledge = self.merge_prototypes(*stack_prototypes(updates))
 
     def merge_prototypes(self, p: FloatArray, counts: NDArray[np.int64]) -> Arrays:
         """Return what nodes are sent; by default the mean over those that hold a class, or its past prototype.

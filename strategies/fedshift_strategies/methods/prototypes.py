@@ -1,6 +1,7 @@
 """Class prototypes of many nodes: stacking, averaging, clustering."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,15 +10,17 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import finch_groups
 from fedshift_core.errors import FederationError
 from fedshift_strategies.contributions import Shape
+from fedshift_strategies.federation.updates import Update
 
 FloatArray = NDArray[np.float32]
 #: One of each class, as nodes contribute them.
 PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",)}
 
 
-def stack_prototypes(contributions: list[Arrays]) -> tuple[FloatArray, NDArray[np.int64]]:
+def stack_prototypes(updates: Sequence[Update]) -> tuple[FloatArray, NDArray[np.int64]]:
     """Stack ``prototypes`` to (M, C, D) and ``counts`` to (M, C), in the order given."""
-    return np.stack([c["prototypes"] for c in contributions]), np.stack([c["counts"] for c in contributions])
+    prototypes, counts = (np.stack([each.knowledge[name] for each in updates]) for name in PROTOTYPES)
+    return prototypes, counts
 
 
 def uploaded(p: FloatArray, counts: NDArray[np.int64]) -> tuple[FloatArray, NDArray[np.int64]]:
@@ -108,22 +111,25 @@ def keep_absent_classes(prototypes: FloatArray, labels: NDArray[np.int64], past:
     return {"prototypes": prototypes[order], "labels": labels[order]}
 
 
-def cluster_prototypes(p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.int64]]:
-    """Cluster each class's prototypes by FINCH (cosine, coarsest partition), as FPL does.
+def cluster_means(
+    prototypes: FloatArray, labels: NDArray[np.int64], *, early_exit: bool = True, dtype: type[Any] = np.float32
+) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Cluster the prototypes of each class by FINCH (cosine, coarsest partition), by default as FPL does.
 
     Args:
-        p: Local prototypes, (M, C, D), float32.
-        holds: Whether node m holds class k, (M, C).
+        prototypes: (P, D), float32.
+        labels: The class of each, (P,).
+        early_exit: As of :func:`fedshift_core.clustering.finch_groups`.
+        dtype: Format in which the means are summed.
 
     Returns:
-        Cluster means (P, D) and the class of each, (P,).
+        The means of the clusters (Q, D), and the class of each (Q,).
     """
-    means: list[FloatArray] = []
-    labels: list[int] = []
-    for k in range(p.shape[1]):
-        members = p[holds[:, k], k]  # nodes that hold k x D
-        for cluster in finch_groups(members):
-            means.append(members[cluster].mean(axis=0))
-            labels.append(k)
-    stacked = np.stack(means) if means else np.zeros((0, p.shape[2]))
-    return stacked.astype(np.float32), np.array(labels, dtype=np.int64)
+    means: list[FloatArray] = [np.zeros((0, prototypes.shape[1]), np.float32)]
+    classes: list[int] = []
+    for k in np.unique(labels).tolist():
+        members = prototypes[labels == k]
+        for cluster in finch_groups(members, early_exit=early_exit):
+            means.append(members[cluster].mean(axis=0, dtype=dtype).astype(np.float32)[None])
+            classes.append(k)
+    return np.concatenate(means), np.array(classes, dtype=np.int64)

@@ -59,7 +59,8 @@ def slow_adaptation(made: DomainClient, images: NDArray[np.uint8], p: ContrastPa
     )
     for _ in range(p.epochs):
         for index in torch.randperm(len(images), generator=order).split(p.batch_size):  # type: ignore[no-untyped-call]
-            one, other = pipeline.two_views(torch.from_numpy(images)[index], first, second)
+            x = torch.from_numpy(images)[index]
+            one, other = pipeline.train(x, first), pipeline.train(x, second)
             loss = instance_contrast(head(encoder(one)), head(encoder(other)), p.tau)
             tuned = list(encoder.parameters())
             pulls = [grad + p.weight_decay * w for w, grad in zip(tuned, torch.autograd.grad(loss, tuned), strict=True)]

@@ -88,7 +88,7 @@ def test_a_clients_loss_is_weighed_on_its_own_images_alone() -> None:
     client.class_loss = ClassLoss(torch.tensor([4.0, 1.0, 1.0, 1.0]))
     torch.testing.assert_close(client.image_losses(given_batch)["ce"].mean(), client.loss(given_batch)["ce"])
     assert float(client.loss(given_batch)["ce"]) > float(plain)
-    client._phase = Phase(1, images=image_set())  # public ones, of which nobody knows how frequent a class is
+    client.phase = Phase(1, images=image_set())  # public ones, of which nobody knows how frequent a class is
     assert torch.equal(client.loss(given_batch)["ce"], plain)
     assert FedMDClient.can_weigh_classes()
 

@@ -137,7 +137,6 @@ def test_modules_with_a_loss_term_of_a_name_in_use_are_refused(names: Sequence[s
     [
         ({"trains": ("clasifier.",)}, "clasifier."),
         ({"freezes": ("encoder.", "head.")}, "head."),
-        ({"views": 3}, "views"),
     ],
 )
 def test_a_phase_that_fits_no_model_is_refused(given: dict[str, Any], found: str) -> None:

@@ -83,12 +83,12 @@ def test_images_that_do_not_fit_stay_and_older_ones_make_room(monkeypatch: pytes
     held, sets = DeviceImages(META), [images_of(i) for i in range(3)]
     one = sets[0].x.nbytes
     # Room for two sets, of which each may take half of what is free when it comes.
-    monkeypatch.setattr(held, "_free", lambda _: 4 * one - 2 * one * len(held._held))
+    monkeypatch.setattr(held, "_free", lambda: 4 * one - 2 * one * len(held._held))
     first, second = (held.get(images)[0] for images in sets[:2])
     assert held.get(sets[0])[0] is first
     held.get(sets[2])  # in the place of the second, which was not used for the longest time
     assert held.get(sets[0])[0] is first and held.get(sets[1])[0] is not second
-    monkeypatch.setattr(held, "_free", lambda _: one)
+    monkeypatch.setattr(held, "_free", lambda: one)
     assert [part.device for part in held.get(images_of(7))] == [CPU, META]
 
 
@@ -135,10 +135,10 @@ def norm_of(model: SplitModel) -> nn.BatchNorm2d:
         (other_memory, "encoder"),
         (lambda model: setattr(model, "classifier", nn.Linear(512, 10)), "classifier"),
         (lambda model: setattr(model.classifier, "weight", nn.Parameter(torch.ones(10, 512))), "classifier.weight"),
-        (lambda model: model.register_module("more", nn.Linear(2, 2)), "more"),
+        (lambda model: model.register_module("more", nn.Linear(2, 2)), "added"),
         (lambda model: norm_of(model)._buffers.update(running_mean=None, running_var=None), "running_mean"),
         (lambda model: setattr(norm_of(model), "momentum", 1.0), "momentum"),
-        (lambda model: model.encoder.register_forward_hook(lambda module, given, made: made), "encoder"),
+        (lambda model: model.encoder.register_forward_hook(lambda module, given, made: made), "added"),
     ],
 )
 @pytest.mark.parametrize("hook", ["before", "after"])

@@ -236,7 +236,6 @@ def refusal(*arguments: str, **flat: Any) -> str:
         "a: b: c",
         b"\xff\xfe\x00",
         "rounds: 1\nrounds: 2",
-        "a: {scan:0.1, street: 2}",
     ],
     ids=lambda text: ascii(text[:20]),
 )

@@ -68,7 +68,7 @@ def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(last: i
     assert plan.read(replies) == []
     around.finish()
     assert scoring.result.shown["validation"] == {"scan": 100.0}
-    assert plan.tally()._sums["scan"][1] == sum(tests[:counted])
+    assert plan.tally()._sums[""]["scan"][1] == sum(tests[:counted])
 
 
 def reply(of: Node, numbers: dict[str, float]) -> Message:
