@@ -100,6 +100,8 @@ def _parameter(given: inspect.Parameter, doc: Doc) -> inspect.Parameter:
         settings["parser"] = typed_path
         kind = list[Path] | None if list in (get_origin(kind), *inner) else Path | None
     if given.kind is given.KEYWORD_ONLY:
+        if kind == Path | None:
+            settings["metavar"] = settings["metavar"] or "PATH"
         info: Any = typer.Option(*flags or [f"--{given.name.removeprefix('as_').replace('_', '-')}"], **settings)
     else:
         info = typer.Argument(**settings)

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedshift_app.config import dotted_keys
 from fedshift_app.config import resolving as configuration
-from fedshift_app.config.layers import NAMED
+from fedshift_app.config.layers import MODEL_PER_NODE, NAMED
 from fedshift_clients.models import packages
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import LARGEST_SEED, MOST_CORES, MOST_NODES, MOST_ROUNDS, as_found
@@ -20,7 +20,7 @@ SWITCHES = ("true", "false")
 #: The words of keys that take some alone.
 WORDS = {"engine": ENGINES} | dict.fromkeys(("report", "profile", "allow-changed"), SWITCHES)
 #: Keys of the configuration without a dot.
-WITHOUT_DOT = (*NAMED, "checkpoint_seconds", "keep", "keep_rounds", "task", "tuned")
+WITHOUT_DOT = (MODEL_PER_NODE, *NAMED, "checkpoint_seconds", "keep", "keep_rounds", "task", "tuned")
 #: The smallest and the largest value of each number; those of whole numbers are whole.
 BOUNDS: dict[str, tuple[float, float]] = {
     "rounds": (0, MOST_ROUNDS), "round": (1, MOST_ROUNDS), "evaluate-every": (1, MOST_ROUNDS),

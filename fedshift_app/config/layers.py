@@ -10,6 +10,8 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.yaml_files import BY_NAME, NAMES, parse
 
+#: Name of ``model.per_node`` in an experiment.
+MODEL_PER_NODE = "model_per_node"
 #: Sections that are lists of things with a name and parameters, each with an entry as a message shows it.
 NAMED = {"modules": "[f2dc] or [{name: f2dc, tau: 0.1}]", "features": "[NAME] or [{name: NAME, KEY: VALUE}]"}
 
@@ -37,7 +39,7 @@ def parse_set(text: str) -> dict[str, Any]:
         if not sep or not dotted:
             raise ConfigError(f"set: {as_found(part)} is not of the form section.key=value, for example train.lr=0.005")
         key = options_of_a_kind.flat_key(".".join(split_key(dotted)))
-        section, _, name = key.partition(".")
+        section, _, name = ("model.per_node" if key == MODEL_PER_NODE else key).partition(".")
         given = options_of_a_kind.flat(section, {name: _scalar(value, section, name)})
         overrides |= {f"{section}.{key}" if key else section: value for key, value in given.items()}
     return overrides
@@ -118,7 +120,7 @@ def layer_of(content: Mapping[str, Any]) -> Layer:
             section = options_of_a_kind.flat(key, section_of(content, key))
             layer |= {(key, name): inner for name, inner in section.items()}
         else:
-            layer[key,] = value
+            layer[("model", "per_node") if key.replace("-", "_") == MODEL_PER_NODE else (key,)] = value
     return layer
 
 

@@ -50,6 +50,11 @@ def prepare(
         ConfigError: If the method, the model and other settings contradict each other.
     """
     if engine == setup.DEPLOYMENT:
+        if config.plugins:
+            raise ConfigError(
+                f"plugins: {', '.join(config.plugins)} work in simulation only; for a deployment install them as a "
+                "package on the server and on every node (docs/guide/own-method.md)"
+            )
         check_noise(config)
     initial = initial or initial_model.begin(config)[1]
     model = initial.model

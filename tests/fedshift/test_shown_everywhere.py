@@ -62,7 +62,7 @@ def places(folder: Path) -> dict[str, str]:
     """Return the text of each place where a run is seen."""
     record = reading.read(folder)
     assert record.results is not None
-    tables = board_page.content(board.board([folder]), None)["tables"]
+    tables = board_page.content(board.board([folder]), None, lambda _: "")["tables"]
     return {
         "log": "".join(line["message"] for line in json_lines(folder / "log.jsonl")),
         "console": console.table(record.results, record.config),

@@ -70,8 +70,8 @@ def test_a_file_is_up_to_date(path: str) -> None:
     ("name", "row"),
     [
         ("methods", "| `method.mu` | `0.01` | at least 0 |"),
-        ("commands", "| `--html PATH` |  | A page to write. |"),
-        ("commands", "## fedshift credentials node"),
+        ("commands", "* `--html PATH`: A page to write."),
+        ("commands", "## `fedshift credentials node`"),
         ("wire", "| `NUM_EXAMPLES` | `num-examples` |"),
         ("wire", "| `scaffold` | model: delta-c (P); with method.option=I class: delta-c (P) |"),
     ],

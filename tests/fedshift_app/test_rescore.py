@@ -115,7 +115,7 @@ def test_what_would_change_the_training_is_refused(finished_run: InlineRun, tmp_
     run, other = finished_run(f"rounds=1 {QUICK}"), tmp_path / "other"
     given = {(str(run.folder), *typed.split(), f"output-dir={other}"): named for typed, named in REFUSED.items()}
     given |= {("shift.severity=1",): "run folders", (str(tmp_path / "nothing"),): "nothing"}
-    given |= {(str(run.folder.parent.parent),): run.folder.parent.name}
+    given |= {(str(run.folder.parent.parent),): run.folder.parent.parent.name}
     for arguments, named in given.items():
         with pytest.raises(ConfigError) as caught:
             command.rescore([*arguments])

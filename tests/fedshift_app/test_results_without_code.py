@@ -10,7 +10,8 @@ import yaml
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.lab.tables.compare import compare, keep
+from fedshift.lab.tables.compare import compare
+from fedshift.lab.tables.results.archive import keep
 from fedshift.run.launch import runner
 from fedshift_app.config import plugins
 from fedshift_core import extensions

@@ -149,7 +149,7 @@ def test_a_node_sends_what_its_features_declare_and_all_of_it() -> None:
     note("train_reply", private.fit(shared(private), ASKED)[2])
     numbers, words = node_features(*NAMES).introduce(About({"validation": 5}, ("0" * 64, 3)))
     note("introduction", {**numbers, **words})
-    composing = [feature for feature in ours() if not feature.score]  # a task is on in place of another
+    composing = [feature for feature in ours() if feature.task is None]  # a task is on in place of another
     wanted = {kind: {key.name for feature in composing for key in getattr(feature, kind)} for kind in KINDS}
     sent["records"] |= {wire.STATISTICS, wire.SITE_IMAGES, wire.IMAGE_STYLES}  # from the server
     for kind in ("introduction", "train_reply", "evaluate_reply", "records"):

@@ -5,6 +5,7 @@ import os
 import re
 import resource
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ LEAST_FREE = 1 << 30  # bytes in a folder that fills: PACS at 128 pixels takes h
 LEAST_FILES = 1024  # open files of a process: Ray's take hundreds
 LEAST_SHARED = 512 << 20  # bytes of /dev/shm, where Ray puts messages; a container has 64 MB by default
 OF_AN_ACTOR = 1_100_000_000  # bytes of a process that plays nodes (docs/results/performance.md)
+LOOPBACK = "127.0.0.1"
+SUPERLINK = 8000  # the port of `fedshift superlink`, unless it is given another
 RUNS = "runs"  # where run folders are made, unless output-dir says another
 SHARED = Path("/dev/shm")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -48,14 +51,7 @@ class Problem:
 
 def problems() -> list[Problem]:
     """Return all problems of this machine."""
-    return [
-        *packages(),
-        *folders(),
-        *limits(),
-        *memory(),
-        *devices(),
-        *itertools.starmap(Problem, orphans.leftovers()),
-    ]
+    return [*packages(), *folders(), *limits(), *memory(), *devices(), *ports(), *left_running()]
 
 
 def _requirements() -> list[Requirement] | None:
@@ -164,3 +160,40 @@ def devices() -> Iterator[Problem]:
             f"there is an NVIDIA driver, but torch {torch.__version__} finds no GPU: it {built}",
             "see https://pytorch.org/get-started/locally for the build that fits the driver",
         )
+    if not has_onednn():
+        yield Problem(
+            "this torch has no oneDNN: convolutions on the CPU are many times slower", "install torch from PyPI"
+        )
+
+
+def ports() -> Iterator[Problem]:
+    """Yield problems that prevent a simulation's SuperLink from listening on the loopback."""
+    if why := refused(0, LOOPBACK):
+        yield Problem(f"no port of {LOOPBACK} can be listened on: {why}", "engine=inline, which needs no port")
+
+
+def refused(port: int, host: str = "") -> str:
+    """Return the reason why a port cannot be listened on; empty if it can; port 0 is any.
+
+    Args:
+        port: Its number.
+        host: The address; empty for all of this machine.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
+
+
+def has_onednn() -> bool:
+    """Tell whether torch was built with oneDNN."""
+    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+
+
+def left_running() -> Iterator[Problem]:
+    """Yield processes of commands that were killed, which nobody waits for."""
+    return itertools.starmap(Problem, orphans.leftovers())

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 import yaml
 
 from fedshift.run.doctor import diagnostics, hub
-from fedshift.run.doctor.diagnostics import RUNS
+from fedshift.run.doctor.diagnostics import RUNS, existing, refused
 from fedshift_app import __version__
 from fedshift_app.config.files import APP
 from fedshift_app.node import precision as node_precision
@@ -23,6 +24,10 @@ from fedshift_app.run.versions import VERSIONS_OF
 from fedshift_clients.training import machine, precision
 from fedshift_core.errors import ConfigError
 from fedshift_datasets.io import cache
+
+#: Instructions of a processor that decide how fast it trains, by their names in /proc/cpuinfo.
+FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "asimd", "bf16")
+CPU_INFO = Path("/proc/cpuinfo")
 
 
 def show(*, renew: bool, as_json: bool) -> int:
@@ -50,8 +55,9 @@ def _print(report: Mapping[str, Any], problems: list[diagnostics.Problem], as_js
     if as_json:
         print(json.dumps({**report, "problems": list(map(asdict, problems))}, ensure_ascii=False))
     else:
+        flow = None if any(isinstance(part, Mapping | list) for part in report.values()) else False  # a line a list
         print(
-            yaml.safe_dump(_readable(report), sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+            yaml.safe_dump(_readable(report), sort_keys=False, allow_unicode=True, width=110, default_flow_style=flow)
         )
         lines = [f"  {problem.what}\n    {problem.remedy}" for problem in problems]
         print("\n".join(["problems", *(lines or ["  none found"])]))
@@ -71,12 +77,12 @@ def _readable(value: Any) -> Any:
 
 def facts() -> dict[str, Any]:
     """Return the description of this machine as a JSON object."""
-    memory = psutil.virtual_memory()
+    memory, images = psutil.virtual_memory(), cache.cache_dir()
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     return {
         "machine": {
             "is": machine.describe(), "system": platform.platform(), "cores": os.cpu_count(),
-            "cores_granted": diagnostics.cores_granted(), "memory": memory.total,
+            "cores_granted": diagnostics.cores_granted(), "flags": flags(), "memory": memory.total,
             "memory_free": memory.available,
             "gpus": [
                 {"name": gpu.name, "memory": gpu.total_memory, "capability": f"{gpu.major}.{gpu.minor}"} for gpu in gpus
@@ -84,19 +90,33 @@ def facts() -> dict[str, Any]:
         },
         "torch": {
             "version": str(torch.__version__), "cuda": torch.version.cuda, "threads": torch.get_num_threads(),
-            "vectors": torch.backends.cpu.get_cpu_capability(),
+            "vectors": torch.backends.cpu.get_cpu_capability(), "onednn": diagnostics.has_onednn(),
             "bf16": precision.has_bf16(precision.default_device()),
         },
         "versions": {"fedshift": __version__, "python": platform.python_version()}
         | {name: diagnostics.installed(name) for name in VERSIONS_OF},
         "extras": diagnostics.extras(),
         "folders": {
-            "images": str(cache.cache_dir()), "state": str(state_folder.state_dir()),
-            "runs": str(Path(RUNS).absolute()),
+            "images": str(images), "images_free": shutil.disk_usage(existing(images)).free,
+            "state": str(state_folder.state_dir()), "runs": str(Path(RUNS).absolute()),
+            "runs_free": shutil.disk_usage(existing(Path(RUNS))).free,
+        },
+        "ports": {
+            "loopback": not refused(0, diagnostics.LOOPBACK), "superlink": diagnostics.SUPERLINK,
+            "superlink_free": not refused(diagnostics.SUPERLINK),
         },
         "asked": os.environ.get(node_precision.ASKED, ""),
         "choices": [_choice(path, entry) for path, entry in node_precision.entries()],
     }  # fmt: skip
+
+
+def flags() -> list[str]:
+    """Return the processor's relevant instructions; none if the system does not list them."""
+    if not CPU_INFO.is_file():
+        return []
+    lines = (line.partition(":") for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines())
+    names = next((words for key, _, words in lines if key.strip() in ("flags", "Features")), "")
+    return [flag for flag in FLAGS if flag in names.split()]
 
 
 def _choice(path: Path, entry: node_precision.Entry | None) -> dict[str, Any]:

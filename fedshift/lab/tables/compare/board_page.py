@@ -7,7 +7,7 @@ import base64
 import hashlib
 import os
 import shlex
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,6 +28,8 @@ from fedshift_core import json_text
 from fedshift_core.accuracies import mean
 
 TITLE = "Leaderboard"
+#: Returns the address of a method's page; empty if it has none.
+PageOf = Callable[[str], str]
 #: Folder of the pages of methods, of a checkout.
 _PAGES = Path("docs") / "methods"
 _SCRIPT = "board.js"
@@ -37,16 +39,17 @@ COST, REPEATED = "MB a round", 3
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
-def page(board: Board, where: Path | None = None) -> str:
+def page(board: Board, where: Path | None = None, page_of: PageOf | None = None) -> str:
     """Return the page as HTML, which needs nothing else.
 
     Args:
         board: The tables.
         where: The file to which the page will be written, for relative links to runs; None for no links.
+        page_of: Where the page of a method is; None for the files of a checkout.
     """
     script = (TEMPLATES / _SCRIPT).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    data = content(board, where)
+    data = content(board, where, page_of or (lambda method: _file_of(method, where)))
     shown = {"title": TITLE, "data": embedded(data), "script": script, "digest": digest, "runs": board.runs}
     return render("board", shown | {"tables": len(board.tables), "left_out": board.left_out})
 
@@ -59,14 +62,14 @@ def embedded(data: Any) -> str:
     return text
 
 
-def content(board: Board, where: Path | None) -> dict[str, Any]:
+def content(board: Board, where: Path | None, page_of: PageOf) -> dict[str, Any]:
     """Return what the page holds: tables with their rows, methods with their pages."""
     methods = dict.fromkeys(row.method for table in board.tables for row in table.numbers.rows)
     first = max(board.tables, key=lambda table: _headline(table, board.tables))
     return {
         "statistics": BN_STATISTICS_TEXT, "baseline": BASELINE,
         "first": [first.dataset, first.network, first.statistics],
-        "methods": {name: _method(name, where) for name in methods},
+        "methods": {name: _method(name, page_of) for name in methods},
         "tables": [_table(table, i, where) for i, table in enumerate(board.tables)],
     }  # fmt: skip
 
@@ -79,13 +82,17 @@ def _headline(table: Table, tables: Sequence[Table]) -> tuple[bool, bool, int, i
     return len(twins) > 1, pretrained, sum(len(row.seeds) >= REPEATED for row in rows), len(rows)
 
 
-def _method(name: str, where: Path | None) -> dict[str, str]:
+def _method(name: str, page_of: PageOf) -> dict[str, str]:
     known = registry.known(name)
     if known is None:  # of a package or a file that is not here
         return {"title": "", "venue": "", "page": ""}
-    file = files.APP / _PAGES / f"{name}.md"
-    page = _relative(file, where) if file.is_file() else ""
-    return {"title": known.title, "venue": known.venue, "page": page}
+    return {"title": known.title, "venue": known.venue, "page": page_of(name)}
+
+
+def _file_of(method: str, where: Path | None) -> str:
+    """Return the relative link to a method's page in this checkout; empty if there is none."""
+    file = files.APP / _PAGES / f"{method}.md"
+    return _relative(file, where) if file.is_file() else ""
 
 
 def _table(table: Table, number: int, where: Path | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.run.doctor import diagnostics
+from fedshift.run.doctor import diagnostics, doctor
 from fedshift.run.doctor.diagnostics import Problem
 from fedshift_app.node import precision as node_precision
 from fedshift_clients.training import autotune
@@ -107,3 +108,17 @@ def test_memory_and_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(diagnostics, "NVIDIA", tmp_path / "version")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "there is an NVIDIA driver, but torch" in message_of(diagnostics.devices())
+
+
+def test_ports_that_cannot_be_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert message_of(diagnostics.ports()) == ""
+    with socket.socket() as other:
+        other.bind((diagnostics.LOOPBACK, 0))
+        other.listen(1)
+        port = other.getsockname()[1]
+        assert "in use" in diagnostics.refused(port, diagnostics.LOOPBACK)
+        monkeypatch.setattr(diagnostics, "SUPERLINK", port)
+        assert doctor.facts()["ports"] == {"loopback": True, "superlink": port, "superlink_free": False}
+    assert diagnostics.refused(port, diagnostics.LOOPBACK) == ""
+    monkeypatch.setattr(diagnostics, "LOOPBACK", "192.0.2.1")  # of no machine
+    assert message_of(diagnostics.ports()).startswith("no port of 192.0.2.1 can be listened on: ")
