@@ -19,7 +19,7 @@ from pydicom.uid import UID, ExplicitVRLittleEndian, RLELossless
 
 from fedshift_datasets import catalog, listing
 from fedshift_datasets.base import PLAIN, Exif, Form, ImageSet, Resize, Source
-from fedshift_datasets.io import corrupt_files, decode, files, masks
+from fedshift_datasets.io import corrupt_files, decode, files, masks, pool
 from fedshift_datasets.listing import IGNORED, Item, Listing
 from fedshift_datasets.sets import folders
 
@@ -41,6 +41,12 @@ def put(site: Path, name: str, image: Image.Image | None, mask: Image.Image | No
 
 def source(root: Path, **more: Any) -> Source:
     return Source(**{"data_dir": root, "classes": CLASSES, "masks": True, **more})
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode here, where it is seen which lines are run; test_pool.py has the processes."""
+    monkeypatch.setattr(pool, "mapped", lambda work, items, workers: map(work, items))
 
 
 @pytest.fixture

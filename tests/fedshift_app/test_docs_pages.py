@@ -69,6 +69,7 @@ def test_a_file_is_up_to_date(path: str) -> None:
 @pytest.mark.parametrize(
     ("name", "row"),
     [
+        ("keys", "| `train.momentum` |"),
         ("methods", "| `method.mu` | `0.01` | at least 0 |"),
         ("commands", "* `--html PATH`: A page to write."),
         ("commands", "## `fedshift credentials node`"),

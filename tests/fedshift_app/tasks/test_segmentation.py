@@ -19,6 +19,7 @@ from support import InlineRun, rng
 
 from fedshift.export import programs, scorer
 from fedshift.export.forms import Form
+from fedshift.lab.pages.report import command as report
 from fedshift_app.config import needs, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
@@ -271,6 +272,9 @@ def test_a_run_learns_masks_and_shows_them_by_site_and_class(run_inline: InlineR
     assert section["mean"]["iou"][0] == pytest.approx(
         np.mean([s["metrics"]["iou"][0]["value"] for s in section["sites"]])
     )
+    report.run(run.folder, [])
+    page = (run.folder / "report.html").read_text()
+    assert all(f"{site['domain']}: image, mask and prediction of the best" in page for site in section["sites"])
 
 
 def test_a_volume_is_a_patient_and_distances_are_in_millimetres_where_all_are_known(

@@ -120,5 +120,6 @@ def test_ports_that_cannot_be_listened_on(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(diagnostics, "SUPERLINK", port)
         assert doctor.facts()["ports"] == {"loopback": True, "superlink": port, "superlink_free": False}
     assert diagnostics.refused(port, diagnostics.LOOPBACK) == ""
+    assert all(problem.what and problem.remedy for problem in diagnostics.problems())
     monkeypatch.setattr(diagnostics, "LOOPBACK", "192.0.2.1")  # of no machine
     assert message_of(diagnostics.ports()).startswith("no port of 192.0.2.1 can be listened on: ")

@@ -1,12 +1,15 @@
 """``--sites``: which sites, rounds and seeds are behind a number."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from refusals import refused
+from support import Command
 
+from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.compare.sites import ALL
 from fedshift.lab.tables.compare.sites import table as by_site
 from fedshift_core.errors import ConfigError
@@ -59,3 +62,17 @@ def test_unseen_sites_are_those_of_domains_that_no_node_held(made: Made) -> None
     held = "'allocation.held_out=[scan]' 'allocation.counts={street: 2}'"
     with refused(ConfigError, "--sites auroc --unseen"):
         by_site([made({"street": 0.5}, seed=2, given=held)], "auroc", held_out=True)
+
+
+def test_the_command_prints_them_and_writes_a_board(made: Made, here: Path, fedshift: Command) -> None:
+    folder = made({"scan": 0.25, "street": None})
+    text, marked, numbers = (
+        fedshift("compare", folder, "--sites", "auroc", *form) for form in ([], ["--markdown"], ["--json"])
+    )
+    assert "0.250 (0.125 to 0.375)" in text.out and "| scan |" in marked.out and json.loads(numbers.out)
+    assert (text.code, marked.code, numbers.code) == (0, 0, 0)
+    assert fedshift("compare", folder, "--board", "board.html").code == 0 and (here / "board.html").is_file()
+    result = compare([folder])
+    assert str(result) == result.text() and Path(str(result.to_board(here / "again.html"))).is_file()
+    for wrong in ("nothing", "recall:c"):
+        assert fedshift("compare", folder, "--sites", wrong).err.startswith("error: --sites")
