@@ -87,7 +87,7 @@ class ImageSet:
 
     @property
     def targets(self) -> NDArray[Any]:
-        """What a task learns of each image, (N, ...): its mask or, where images have none, its label ``y``."""
+        """The target of each image, (N, ...): its mask or, where images have none, its label ``y``."""
         return self.y if self.masks is None else self.masks
 
 

@@ -63,7 +63,7 @@ class Record:
 
     @property
     def task(self) -> Task:
-        """What it learns."""
+        """Its task."""
         return task_of(self.config.task)
 
     @property

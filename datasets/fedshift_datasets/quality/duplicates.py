@@ -122,14 +122,29 @@ def pairs(images: Sketches) -> Pairs:
     """Return all pairs of nearly equal images among all pairs."""
     near: list[NDArray[np.int64]] = []
     seen = 0
+    greys = _once(images)
     for first, second in _in_chunks(_near(images.hashes)):
-        places, back = np.unique(np.concatenate([first, second]), return_inverse=True)
-        same = _alike(*np.split(images.greys(places)[back], 2))
+        same = _alike(greys(first), greys(second))
         near.append(np.stack([first[same], second[same]], axis=1))
         seen += len(first)
         if seen > _MOST:
             return Pairs(_in_order(near), complete=False)
     return Pairs(_in_order(near), complete=True)
+
+
+def _once(images: Sketches) -> Greys:
+    """Return what returns grey means at any places, and computes those of an image once."""
+    # Memory that is not written takes no room.
+    known, kept = np.zeros(len(images.hashes), bool), np.empty((len(images.hashes), _SIDE * _SIDE), np.float32)
+
+    def greys(places: NDArray[np.int64]) -> NDArray[np.float32]:
+        new = np.unique(places[~known[places]])
+        if len(new):
+            kept[new] = images.greys(new)
+            known[new] = True
+        return kept[places]
+
+    return greys
 
 
 def _alike(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:

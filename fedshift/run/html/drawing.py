@@ -219,7 +219,6 @@ def heat_key(figure: Figure, axes: Axes, most: float) -> None:
     mapped = mpl.cm.ScalarMappable(mpl.colors.Normalize(0, most), colours)
     ticks = MaxNLocator(nbins=5)
     key = figure.colorbar(mapped, ax=axes, location="bottom", fraction=0.05, pad=0.03, aspect=45, ticks=ticks)
-
     assert key.solids is not None  # a key of colours that fill
     key.solids.set(rasterized=True, edgecolor="none")  # otherwise the file has one path per colour
     key.outline.set_visible(False)

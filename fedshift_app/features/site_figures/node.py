@@ -24,7 +24,7 @@ from fedshift_datasets.base import ImageSet
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of a pass, or of several.
+    """The findings of a pass, or of several.
 
     Attributes:
         scored: What the model said of the images.

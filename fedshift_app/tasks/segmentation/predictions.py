@@ -22,7 +22,7 @@ _ON_ITS_SIDE = 5  # the least orientation that exchanges width and height
 
 
 class Masks:
-    """What is predicted of images: masks, written where a folder is given, each with its image outlined.
+    """The masks predicted of images, written where a folder is given, each with its image outlined.
 
     ``folder/NAME.png`` has the classes' places in the list, ``folder/overlay/NAME.png`` the image with outlines, both
     of the image's own size.

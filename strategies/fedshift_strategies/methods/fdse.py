@@ -49,19 +49,17 @@ class FDSEStrategy(DomainStrategy[FDSEParams]):
 
     def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
         """Return the next shared weights, and mix the erasers of each node of the round."""
-        merged: Arrays = {}
-        erasers: Arrays = {}
-        for name, sent in decode(self.sent).items():
-            arrays = [update.arrays()[name] for update in updates]
-            if is_eraser(name):
-                for update, mixed in zip(updates, mixtures(arrays, self.params.tau), strict=True):
-                    erasers[_key(update.node, name)] = mixed
-            if is_eraser(name) or name in self.federation.buffers:
-                merged[name] = mean_head([{"": array} for array in arrays], weights)[""]
-            else:
-                merged[name] = sent + consensus([array - sent for array in arrays], weights).astype(sent.dtype)
-        self.state = self.state | erasers
-        return encode(merged)
+        sent, arrays = decode(self.sent), [update.arrays() for update in updates]
+        averaged = [name for name in sent if is_eraser(name) or name in self.federation.buffers]
+        merged = mean_head([{name: own[name] for name in averaged} for own in arrays], weights)
+        for name in [name for name in sent if name not in merged]:
+            before = sent[name]
+            merged[name] = before + consensus([own[name] - before for own in arrays], weights).astype(before.dtype)
+        for name in filter(is_eraser, sent):
+            mixed = mixtures([own[name] for own in arrays], self.params.tau)
+            erasers = {_key(update.node, name): array for update, array in zip(updates, mixed, strict=True)}
+            self.state = self.state | erasers
+        return encode({name: merged[name] for name in sent})
 
     def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
         """Return the node's own erasers by state-dict name; nothing before it has taken part."""

@@ -81,7 +81,4 @@ def write(numbers: Numbers, folder: Path) -> list[Path]:
             "--figures: no font of this machine has all letters of the names, those that lack are boxes; a font such "
             "as Noto Sans CJK has them"
         )
-    return [
-        folder / file
-        for file in (*(f"{name}.{ending}" for name in [plot.name for plot in drawn] for ending in FORMATS), *texts)
-    ]
+    return [folder / file for file in (*(f"{plot.name}.{ending}" for plot in drawn for ending in FORMATS), *texts)]

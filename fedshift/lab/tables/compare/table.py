@@ -58,7 +58,7 @@ class Numbers:
 
 
 class Asked(NamedTuple):
-    """What a comparison is asked for, see :func:`fedshift.compare`; ``of_kept``: ``results.metrics.with_rounds``."""
+    """The arguments of a comparison, see :func:`fedshift.compare`; ``of_kept``: ``results.metrics.with_rounds``."""
 
     paper: str = ""
     score: str = "last5"

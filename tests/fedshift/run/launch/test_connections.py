@@ -1,4 +1,4 @@
-"""Whose a local connection is, by the kernel's table."""
+"""The owner of a local connection, by the kernel's table."""
 
 import os
 import socket
