@@ -30,7 +30,7 @@ REPEATS = 5
 
 def listed(folder: Path, count: int) -> Listing:
     """Return the listing of the images in a folder."""
-    items = [Item(folder / f"{place}.jpg", str(folder / f"{place}.jpg")) for place in range(count)]
+    items = [Item(str(folder / f"{place}.jpg"), str(folder / f"{place}.jpg")) for place in range(count)]
     return Listing(tuple(items), np.zeros(count, np.int64))
 
 

@@ -142,7 +142,7 @@ def usps() -> bytes:
 
 def read_image(path: Path) -> None:
     with files.reading(path):  # in this process, with its bounds
-        decode.decoded(Item(path, str(path)), 16, PLAIN)
+        decode.decoded(Item(str(path), str(path)), 16, PLAIN)
 
 
 def read_npz(path: Path) -> None:

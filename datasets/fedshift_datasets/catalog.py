@@ -5,6 +5,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeGuard
 
 from fedshift_core.errors import ConfigError, DataError
@@ -238,7 +239,7 @@ def named(
         return [f"{domain}/{split}/{place}" for place in range(len(images))], images
     root = source.data_dir
     items = files_of.items
-    return [item.path.relative_to(root).as_posix() if item.length < 0 else item.name for item in items], images
+    return [Path(item.path).relative_to(root).as_posix() if item.length < 0 else item.name for item in items], images
 
 
 def check_files(name: str, parts: Iterable[tuple[str, Split]], source: Source) -> None:
@@ -281,7 +282,7 @@ def _files(image_files: ImageFiles) -> tuple[str, ...]:
         return tuple(map(str, image_files.files))
     if isinstance(image_files.items, Files):
         return image_files.items.names
-    return tuple(str(item.path) for item in image_files.items if item.length < 0)
+    return tuple(item.path for item in image_files.items if item.length < 0)
 
 
 def content(

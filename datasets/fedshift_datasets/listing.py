@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,8 +173,7 @@ def main_class(masks: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
     return np.where(counts[:, 1:].any(axis=1), largest, 0)
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One encoded image: a file, or a piece of an uncompressed tar.
 
     Attributes:
@@ -186,7 +185,7 @@ class Item:
         classes: The number of classes that a mask may have.
     """
 
-    path: Path
+    path: str
     name: str
     offset: int = 0
     length: int = -1
@@ -222,7 +221,7 @@ class Files(Sequence[Item]):
         if isinstance(place, slice):
             return self.at(range(len(self))[place])
         name, mask = self.names[place], None if self.masks is None else self.masks[place]
-        return Item(Path(file_of(name)), name, mask=mask, classes=self.classes)
+        return Item(file_of(name), name, mask=mask, classes=self.classes)
 
     def at(self, places: Iterable[int]) -> "Files":
         """Return the images at some places, in that order."""
@@ -271,7 +270,7 @@ class Listing:
     @functools.cached_property
     def sources(self) -> tuple[str, ...]:
         """The paths of the files that it reads, each once."""
-        files = self.names if isinstance(self.items, Files) else [str(item.path) for item in self.items]
+        files = self.names if isinstance(self.items, Files) else [item.path for item in self.items]
         return tuple(dict.fromkeys(map(file_of, (*files, *filter(None, self.masks or ())))))
 
     @property

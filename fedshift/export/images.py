@@ -101,7 +101,7 @@ def read(path: Path, size: int, form: Form) -> Decoded:
     Raises:
         DataError: If it cannot be.
     """
-    return decode(Item(path, str(path)), size, form)
+    return decode(Item(str(path), str(path)), size, form)
 
 
 def batches(

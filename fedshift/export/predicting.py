@@ -220,7 +220,9 @@ def _own_split(model: SavedModel, folder: Path, given: Sequence[Path], split: st
             listed = corrupt_files.usable(catalog.get(cfg.kind).find(domain, wanted, source), source, cfg.form())
             if not isinstance(listed, Listing):
                 raise ConfigError(f"--split {split}: the images of {shown(path)} are not image files")
-            chosen += [Picture(item.path, int(label)) for item, label in zip(listed.items, listed.labels, strict=True)]
+            chosen += [
+                Picture(Path(item.path), int(label)) for item, label in zip(listed.items, listed.labels, strict=True)
+            ]
     return chosen, [f"the {split} images of the run's own split"]
 
 

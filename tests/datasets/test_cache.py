@@ -159,7 +159,7 @@ def test_the_fingerprint_of_plain_images_says_nothing_of_forms(photos: Path) -> 
     assert PART.stem == "pets-photo-train-64px"
     digest = hashlib.sha256(f"5 {SIZE} {len(lines)}\n".encode())
     digest.update("\0".join(item.name for item in lines.items).encode())
-    stats = [item.path.stat() for item in lines.items]
+    stats = [Path(item.path).stat() for item in lines.items]
     digest.update(np.array([(stat.st_size, stat.st_mtime_ns) for stat in stats], np.int64).tobytes())
     digest.update(lines.labels.tobytes())
     assert cache.fingerprint(lines, SIZE) == digest.hexdigest()

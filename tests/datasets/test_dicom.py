@@ -142,7 +142,7 @@ def test_sequences_in_sequences_without_end_are_an_error(tmp_path: Path) -> None
     empty = dicom_files.made(noise(8, 8))
     del empty.PixelData
     path.write_bytes(dicom_files.written(empty) + (sequence + item) * 20_000)
-    message = refusal_of(DataError, decode, Item(path, str(path)), 8)
+    message = refusal_of(DataError, decode, Item(str(path), str(path)), 8)
     assert message.startswith(f"{path}: ") and len(message) < 400 + len(str(path))
 
 

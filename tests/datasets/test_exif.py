@@ -28,7 +28,7 @@ def picture(path: Path, turn: int | None, mode: str = "RGB") -> Path:
 
 
 def pixels(path: Path, form: Form, size: int = 6) -> np.ndarray:
-    return decode.decode(Item(path, str(path)), size, form).pixels
+    return decode.decode(Item(str(path), str(path)), size, form).pixels
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif", "webp", "jpg"])
@@ -56,4 +56,4 @@ def test_an_unknown_orientation_or_a_damaged_block_turns_nothing(tmp_path: Path,
     else:
         Image.new("RGB", (6, 4), "red").save(path, exif=exif)
     assert np.array_equal(pixels(path, APPLY), pixels(path, PLAIN))
-    assert not checkup.headers([Item(path, str(path))])[0].turned
+    assert not checkup.headers([Item(str(path), str(path))])[0].turned

@@ -36,7 +36,7 @@ def listed(find: Callable[..., object], domain: str, split: Split, where: Source
     images = find(domain, split, where)
     assert isinstance(images, Listing)
     return {
-        item.path.name + item.path.parent.name.lower(): int(y)
+        Path(item.path).name + Path(item.path).parent.name.lower(): int(y)
         for item, y in zip(images.items, images.labels, strict=True)
     }
 

@@ -90,7 +90,7 @@ def read(folder: Path, content: bytes) -> str:
     path = folder / "a.jpg"
     path.write_bytes(content)
     try:
-        decode.decode(Item(path, str(path)), 16)
+        decode.decode(Item(str(path), str(path)), 16)
     except DataError as error:
         return str(error)
     return ""

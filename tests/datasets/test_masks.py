@@ -222,7 +222,7 @@ def test_a_mask_goes_where_its_picture_goes(
     orientation[274] = turn
     array(COLOURS[classes]).save(folder / "image.png", exif=orientation)
     array(classes).save(folder / "mask.png")
-    item = Item(folder / "image.png", "image", mask=str(folder / "mask.png"), classes=3)
+    item = Item(str(folder / "image.png"), "image", mask=str(folder / "mask.png"), classes=3)
     made = decode.decoded(item, size, Form(resize, exif=exif))
     assert made.mask is not None and made.mask.shape == (size, size)
     for place, colour in enumerate(COLOURS):

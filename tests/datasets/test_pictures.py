@@ -54,7 +54,7 @@ def test_other_formats_are_refused_whatever_they_are_called(tmp_path: Path, kind
     path = tmp_path / "a.jpg"
     Image.fromarray(noise(32, 32, 3)).save(path, kind)
     with refuses(path, "PNG, JPEG, BMP, WEBP, TIFF or DICOM"):
-        decode(Item(path, str(path)), 8)
+        decode(Item(str(path), str(path)), 8)
 
 
 def test_the_bound_of_pixels_stays(monkeypatch: pytest.MonkeyPatch) -> None:

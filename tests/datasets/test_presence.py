@@ -96,7 +96,7 @@ def test_an_image_that_is_away_is_named(root: Path, away: Callable[[Path], None]
 def _holds(root: Path, split: object, path: Path) -> bool:
     images = folders.find("a", split, source(root))  # type: ignore[arg-type]
     assert isinstance(images, Listing)
-    return path in {item.path for item in images.items}
+    return str(path) in {item.path for item in images.items}
 
 
 def rights(path: Path) -> None:
@@ -134,7 +134,7 @@ def test_an_image_without_rights_is_named(root: Path) -> None:
     path = root / "a" / "x" / "3.png"
     rights(path)
     with as_nobody(root), refuses(path, "change its rights", worded=False), files.reading(path):
-        decode.encoded(Item(path, str(path)))  # here: a decoding process of before has the rights of its start
+        decode.encoded(Item(str(path), str(path)))  # here: a decoding process of before has the rights of its start
 
 
 def test_predict_names_what_is_away(root: Path) -> None:

@@ -47,7 +47,7 @@ def test_folders(tmp_path: Path, of: Any, domain: str, folder: str, classes: str
     fill(tmp_path / folder, dict.fromkeys(classes.split(), each))
     listed = check_split(of.TREE.find, tmp_path, domain, train=train, test=test)["train"]
     wanted = [tmp_path / folder / classes.split()[label] for label in listed.labels]
-    assert [item.path.parent for item in listed.items] == wanted
+    assert [Path(item.path).parent for item in listed.items] == wanted
 
 
 def test_official_split_folders(tmp_path: Path) -> None:
@@ -59,14 +59,14 @@ def test_official_split_folders(tmp_path: Path) -> None:
     train, test = check_split(vlcs.TREE.find, tmp_path, "sun", train=23, test=10).values()
     assert np.bincount(test.labels).tolist() == [2] * 5
     assert np.bincount(train.labels).tolist() == [5, 4, 4, 4, 6]
-    assert train.items[4].path == folder / "crossval" / "0" / "0004.jpg"
+    assert Path(train.items[4].path) == folder / "crossval" / "0" / "0004.jpg"
 
 
 # --- published sizes
 
 
 def listing(count: int) -> Listing:
-    return Listing(tuple(Item(Path(str(i)), str(i)) for i in range(count)), np.arange(count))
+    return Listing(tuple(Item(str(i), str(i)) for i in range(count)), np.arange(count))
 
 
 def test_published_counts_give_the_published_splits(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def _unavailable(listing: Listing) -> dict[int, str]:
     reasons = {file: why for file in listing.sources if (why := presence.reason(Path(file)))}
     if not reasons:
         return {}
-    either = (reasons.get(str(item.path)) or reasons.get(item.mask or "") for item in listing.items)
+    either = (reasons.get(item.path) or reasons.get(item.mask or "") for item in listing.items)
     return {place: f"cannot be read ({reason})" for place, reason in enumerate(either) if reason}
 
 

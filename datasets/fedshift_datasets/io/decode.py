@@ -100,22 +100,24 @@ def decode_into(
     tasks = (_Task(item, start + n * 3 * of_mask, masks + n * of_mask) for n, item in enumerate(listing.items))
     headers, digests = list[Header](), dict[str, str]()
     for done, made in enumerate(pool.mapped(partial(_write, file=file, size=size, form=form), tasks, workers), 1):
-        headers.append(made.header)
-        digests |= made.digests
+        headers.append(made[0])
+        digests |= made[1]
         if done == number or done % pool.BATCH == 0:
             progress((done - 1) % pool.BATCH + 1)
     return FileFacts(headers, digests)
 
 
-def _write(task: _Task, file: str, size: int, form: Form) -> Decoded:
+def _write(task: _Task, file: str, size: int, form: Form) -> tuple[Header, dict[str, str]]:
     """Decode an image into a file; return what else is known of it."""
     made = decoded(task.item, size, form)
-    with open(file, "r+b") as out:  # noqa: PTH123
+    out = os.open(file, os.O_WRONLY)
+    try:
         for at, array in ((task.pixels_at, made.pixels), (task.mask_at, made.mask)):
             if array is not None:
-                out.seek(at)
-                out.write(np.ascontiguousarray(array).data)
-    return made._replace(pixels=made.pixels[:0], mask=None)
+                os.pwrite(out, np.ascontiguousarray(array).data, at)
+    finally:
+        os.close(out)
+    return made.header, made.digests
 
 
 def decode(item: Item, size: int, form: Form = PLAIN) -> Decoded:
@@ -149,7 +151,7 @@ def decoded(item: Item, size: int, form: Form) -> Decoded:
 
 def _outlined(made: Decoded, item: Item, whole: tuple[int, int], form: Form) -> Decoded:
     """Return an image, whose width and height before it became a square are given, with its mask."""
-    file = Item(Path(item.mask or ""), item.mask or "")
+    file = Item(item.mask or "", item.mask or "")
     kinds = {(volumes.is_volume(each), SLICE in each) for each in (item.name, file.name)}
     if len(kinds) > 1:
         alike = "allowed are two pictures, two NIfTI volumes, or two DICOM files of several frames"
@@ -175,7 +177,7 @@ def _outlined(made: Decoded, item: Item, whole: tuple[int, int], form: Form) -> 
 
 def _digest(item: Item, content: bytes) -> dict[str, str]:
     whole = item.length < 0 and SLICE not in item.name
-    return {str(item.path): hashlib.sha256(content).hexdigest()} if whole else {}
+    return {item.path: hashlib.sha256(content).hexdigest()} if whole else {}
 
 
 def header(item: Item) -> Header:
@@ -190,7 +192,7 @@ def encoded(item: Item) -> bytes:
     if SLICE in item.name:
         return dicom_frames.frame(item.name)
     if not os.path.isfile(item.path):  # noqa: PTH113 - twice as fast; a pipe would block this process
-        presence.check(item.path)
+        presence.check(Path(item.path))
     with open(item.path, "rb") as file:  # noqa: PTH123
         file.seek(item.offset)
         return file.read(item.length)

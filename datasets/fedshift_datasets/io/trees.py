@@ -224,7 +224,7 @@ def _listed(where: Path, state: tuple[int, ...], domain_names: frozenset[str], c
             raise DataError(
                 f"{shown(where)}: member {shown(member.name)} is of no class; allowed are {', '.join(classes)}"
             )
-        items[label, name.name] = Item(where, member.name, member.offset_data, member.size)
+        items[label, name.name] = Item(str(where), member.name, member.offset_data, member.size)
     # Only those in class folders, as in folders: a list next to them is not an ignored image.
     pictures.warn_of_ignored(where, pictures.not_taken(name.name for _, name in members if len(name.parts) > 2))
     ordered = sorted(items)
