@@ -55,7 +55,7 @@ def plain(text: str | None, most: int = MOST_TEXT) -> str:
     """Return a text for the log: one line of at most ``most`` characters, without control characters."""
     text = text or "(no reason given)"
     cut = text if len(text) <= most else text[: most - 3] + "..."
-    return "".join(letter if letter.isprintable() else " " for letter in cut)
+    return cut if cut.isprintable() else "".join(letter if letter.isprintable() else " " for letter in cut)
 
 
 def shown(name: object, most: int = MOST_PATH) -> str:

@@ -65,5 +65,5 @@ def _weights(config: Mapping[str, Any]) -> str:
 
 def values(each: Iterable[object]) -> str:
     """Return the value of all, or the values in which they differ, in one text."""
-    distinct = list(dict.fromkeys(plain(str(value), MOST_NAME) for value in each))
+    distinct = list(dict.fromkeys(plain(text, MOST_NAME) for text in dict.fromkeys(map(str, each))))
     return some(distinct, MOST_VALUES, " / ")
