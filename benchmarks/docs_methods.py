@@ -1,10 +1,11 @@
-"""Hook of mkdocs: the menu and the list of methods, and a page for each method that has none written by hand.
+"""Hook of mkdocs: the menu and the list of methods, a page for each method that has none, names in tables.
 
 Such a page is the docstrings of the method's two halves, what travels and its parameters.
 """
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,6 +46,15 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return markdown.replace(LIST, table())
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Let names in cells of tables break after a dot, an underscore or an equals sign, not within a word."""
+
+    def breaking(code: re.Match[str]) -> str:
+        return re.sub(r"(?<=[._=/])(?=\w)", "<wbr>", code[0])
+
+    return re.sub(r"<td.*?</td>", lambda cell: re.sub(r"(?<=<code>)[^<]+", breaking, cell[0]), html, flags=re.DOTALL)
+
+
 @functools.cache
 def table() -> str:
     """Return the methods by their groups, each with its page."""
@@ -59,8 +69,9 @@ def page(method: Method) -> str:
     """Return the page of a method: what its two halves say of themselves, what travels, its parameters."""
     said = [text for half in (method.strategy, method.client) if half for text in _docstring(str(half))]
     parameters = f"[Ranges and meanings](../reference/methods.md#{method.name})."
-    travels = f"In addition to the weights: {registry.travels(method)}. On the node stays: {method.private}."
-    parts = (f"# {registry.label(method.name)}: {method.title}", *said, "## What travels", travels, "## Parameters")
+    travels = f"Weights, unless it says otherwise; in addition {registry.travels(method)}."
+    title = f"# {method.latex}: {method.title[0].lower()}{method.title[1:]}"
+    parts = (title, *said, "## What travels", f"{travels} On the node stays: {method.private}.", "## Parameters")
     return "\n\n".join((*parts, parameters)) + "\n"
 
 
@@ -71,4 +82,4 @@ def _docstring(half: str) -> Iterator[str]:
     assert spec.origin is not None
     text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
     title, _, rest = text.replace("``", "`").partition("\n\n")
-    yield from (f"## {title}", rest)
+    yield from (f"## {title.removesuffix('.')}", rest)

@@ -11,7 +11,7 @@ c the server's control variate, c_i the node's.
     y <- y - eta (g - c_i + c);   c_i+ = (I) gradient at x, or (II) c_i - c + (x - y) / (K eta);   sends c_i+ - c_i
 
 Deviations: (1) with momentum, K of option II is the sum of the weights with which gradients entered y
-(``losses.scaffold.steps_of_gradients``): the paper's nodes take plain SGD steps; (2) option I takes the gradient of
+(:func:`steps_of_gradients`): the paper's nodes take plain SGD steps; (2) option I takes the gradient of
 cross-entropy over all of the node's images, not augmented, in evaluation mode; (3) private parts (``model.bn = local``)
 and buffers have no control variate; (4) a round at the rate 0 (``train.schedule_end=0``) keeps c_i by option II.
 """

@@ -1,5 +1,8 @@
 """FedNova strategy [Wang et al., 2020].
 
+A node that takes more steps moves further. Each change is divided by the steps behind it before the changes are
+averaged, so that the average leans towards no node.
+
 Paper: "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", Jianyu Wang, Qinghua Liu,
 Hao Liang, Gauri Joshi, H. Vincent Poor, NeurIPS 2020; https://arxiv.org/abs/2007.07481 (equation 7, section 4.2).
 Reference code: JYWa/FedNova, commit 47b4e09.
