@@ -1,11 +1,10 @@
-"""Hook of mkdocs: the menu and the list of methods, a page for each method that has none, names in tables.
+"""Hook of mkdocs: the menu and the list of methods, and a page for each method that has none by hand.
 
 Such a page is the docstrings of the method's two halves, what travels and its parameters.
 """
 
 import ast
 import functools
-import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,15 +43,6 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put the list of methods in its place."""
     return markdown.replace(LIST, table())
-
-
-def on_page_content(html: str, **_: Any) -> str:
-    """Let names in cells of tables break after a dot, an underscore or an equals sign, not within a word."""
-
-    def breaking(code: re.Match[str]) -> str:
-        return re.sub(r"(?<=[._=/])(?=\w)", "<wbr>", code[0])
-
-    return re.sub(r"<td.*?</td>", lambda cell: re.sub(r"(?<=<code>)[^<]+", breaking, cell[0]), html, flags=re.DOTALL)
 
 
 @functools.cache
