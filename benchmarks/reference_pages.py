@@ -43,7 +43,7 @@ papers' tables set."""
 EXIT_CODES = """\
 # Exit codes
 
-{made} It is made of `fedshift_app/run/exit_codes.py`. A code keeps its meaning: scripts may rely on it.
+{made} A code keeps its meaning: scripts may rely on it.
 
 `fedshift run --json` prints the code with what the run came to ([CI](../guide/ci.md))."""
 
@@ -73,6 +73,18 @@ def codes() -> str:
     head = ("exit code", "of", "what has happened", "what to do")
     rows = [(f"`{m.code}`", m.commands, m.text, m.next) for m in exit_codes.MEANINGS]
     return "\n".join([EXIT_CODES.format(made=MADE), "", registry.table(head, rows)]) + "\n"
+
+
+def commands() -> str:
+    """Return the page of commands: outside of code no ``<site>`` is a tag, no ``*`` is lost, and examples are code."""
+    parts = re.split(r"(^```.*?^```$)", commands_page.markdown(), flags=re.DOTALL | re.MULTILINE)
+    for place in range(0, len(parts), 2):
+        text = "`".join(
+            part if at % 2 else re.sub(r"<(?=[\w/])", "&lt;", part).replace("/*", r"/\*")
+            for at, part in enumerate(parts[place].replace("&quot;", '"').split("`"))
+        )
+        parts[place] = re.sub(r"^(?=(fedshift|flwr) \w)", "    ", text, flags=re.MULTILINE)
+    return "".join(parts)
 
 
 def methods() -> str:
@@ -274,7 +286,7 @@ def strategies(what: str = "page") -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "keys": keys.markdown, "methods": methods, "commands": commands_page.markdown, "exit-codes": codes, "wire": wire,
+    "keys": keys.markdown, "methods": methods, "commands": commands, "exit-codes": codes, "wire": wire,
     "python": python, "strategies": strategies,
 }  # fmt: skip
 POLICY = "docs/deploy/policy.md"

@@ -44,7 +44,8 @@ def page(made: str) -> str:
 def _cells(made: type[plain.PlainStrategy]) -> tuple[str, str, str]:
     further = [name for name in plain.OF_RUN if name in made.arguments.model_fields]
     gets, sends = fitting.travels(made.method)
-    return ", ".join(f"`{name}`" for name in further) or "-", gets or "-", sends or "-"
+    named = ", ".join(f"`{name}`" for name in further)
+    return named or "-", *(text.replace("*", r"\*") or "-" for text in (gets, sends))
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -38,8 +38,8 @@ def lines() -> list[Line]:
     """Return the lines of all tables of the page."""
     result, section = [], ""
     for text in PAGE.splitlines():
-        if text.startswith("# "):
-            section = text.removeprefix("# ")
+        if text.startswith("## "):
+            section = text.removeprefix("## ")
         cells = [cell.strip() for cell in text.strip("|").split(" |")]
         if text.startswith("| ") and cells[0] != "printed":
             printed, _, commands, missing = cells
