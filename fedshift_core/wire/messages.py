@@ -131,15 +131,13 @@ class WorkRequest:
         config = cast(ConfigRecord, content[wire.CONFIG])
         arrays = {name: record for name, record in content.items() if isinstance(record, ArrayRecord)}
         core = {wire.SERVER_ROUND, wire.NODE_INDEX, *(_name(each.name) for each in fields(RunHeader))}
-        scalars: dict[str, Scalar] = {}
-        options: dict[str, Any] = {}
-        for key, value in config.items():
-            if not key.startswith(wire.SCALAR):
-                options |= {} if key in core else {key: value}
-            elif isinstance(value, int | float | str):
-                scalars[key.removeprefix(wire.SCALAR)] = value
-            else:
-                raise FedShiftError(f"the server sends {key.removeprefix(wire.SCALAR)} as {type(value).__name__}")
+        options = {key: value for key, value in config.items() if key not in core and not key.startswith(wire.SCALAR)}
+        scalars: dict[str, Any] = {
+            key.removeprefix(wire.SCALAR): value for key, value in config.items() if key.startswith(wire.SCALAR)
+        }
+        for name, value in scalars.items():
+            if not isinstance(value, Scalar):
+                raise FedShiftError(f"the server sends {name} as {type(value).__name__}")
         return cls(
             RunHeader.from_config(config), int(str(config[wire.SERVER_ROUND])), int(str(config[wire.NODE_INDEX])),
             arrays[wire.ARRAYS], arrays[wire.KNOWLEDGE], scalars, options,

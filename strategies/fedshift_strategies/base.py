@@ -138,14 +138,13 @@ class DomainStrategy(MethodHooks[P]):
         self._lap(context.TRAINING)
         training = self._training
         sent = SentWeights(decode(self._global), bounds.max_update, training.noise())
+        of_images = of_features(type(self), self.expected())
         sifted = self.features.gather(
-            replies, training, sent,
-            lambda replies: sift(
-                {node.node_id: node for node in training.nodes}, replies,
-                lambda node, reply: self._read(node, reply, sent), sent, bounds.max_update,
-                of_features(type(self), self.expected()), self._usual,
-            ),
-        )  # fmt: skip
+            replies,
+            training,
+            sent,
+            lambda rest: sift(rest, training.nodes, self._read, sent, bounds.max_update, of_images, self._usual),
+        )
         updates, problems = sifted.updates, sifted.problems
         for node, reason in problems:
             self._leave_out(node, reason, lost=checks.is_lost(reason))
