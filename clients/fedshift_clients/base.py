@@ -198,7 +198,7 @@ class DomainClient(LocalScorer[P]):
         Raises:
             FedShiftError: If weights or layers of the model were replaced in place of being changed.
         """
-        reply = self.train(self._asked(parameters, config))
+        reply = self.train(self._call(parameters, config))
         return list(reply.weights.values()), reply.images, reply.metrics
 
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
@@ -208,11 +208,11 @@ class DomainClient(LocalScorer[P]):
             Mean cross-entropy, number of test images, and correct, count and summed loss of each domain with the
             numbers of features.
         """
-        reply = self.scores(self._asked(parameters, config))
+        reply = self.scores(self._call(parameters, config))
         loss = sum((scores.loss_sum for scores in reply.scores.values()), 0.0)
         return loss / max(reply.images, 1), reply.images, reply.metrics
 
-    def _asked(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> Call:
+    def _call(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> Call:
         sent = dict(zip(self.shared_names, parameters, strict=True))
         return Call.to(self, sent, options=config, server_round=int(config.get(SERVER_ROUND, 0)))
 

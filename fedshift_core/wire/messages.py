@@ -79,9 +79,8 @@ class RunHeader:
             asked: Its entries of the record ``config``.
         """
         content = self.to_record()
-        content[wire.CONFIG] = ConfigRecord({
-            **self.to_config(), wire.SERVER_ROUND: server_round, wire.NODE_INDEX: node_index, **asked
-        })  # fmt: skip
+        own = {wire.SERVER_ROUND: server_round, wire.NODE_INDEX: node_index}
+        content[wire.CONFIG] = ConfigRecord({**self.to_config(), **own, **asked})
         return content
 
 
@@ -116,10 +115,8 @@ class WorkRequest:
         config = {wire.SERVER_ROUND: self.server_round, wire.NODE_INDEX: self.node_index, **self.header.to_config()}
         config |= {wire.SCALAR + name: value for name, value in self.scalars.items()} | dict(self.options)
         start = {} if self.start is None else {wire.START: self.start}
-        return RecordDict({
-            wire.ARRAYS: self.weights, wire.KNOWLEDGE: self.knowledge, wire.CONFIG: ConfigRecord(config),
-            **self.records, **start,
-        })  # fmt: skip
+        arrays = {wire.ARRAYS: self.weights, wire.KNOWLEDGE: self.knowledge}
+        return RecordDict({**arrays, wire.CONFIG: ConfigRecord(config), **self.records, **start})
 
     @classmethod
     def from_record(cls, content: RecordDict) -> Self:
