@@ -151,10 +151,15 @@ def open_client(msg: Message, context: Context, where: Place | None = None) -> C
     client.prepare(RoundInputs(decode(request.knowledge), request.scalars, memory or {}))
     sent = decode(request.weights)
     loading.in_order(sent, client, "the server's")
-    call = Call(
-        config=config, options=request.options, server_round=request.server_round, index=request.node_index,
-        run=str(msg.metadata.run_id), state=partial(kept_for, context), client=client, sent=sent,
-        records={name: decode(record) for name, record in request.records.items()}, started=started,
+    call = Call.to(
+        client,
+        sent,
+        options=request.options,
+        server_round=request.server_round,
+        run=str(msg.metadata.run_id),
+        state=partial(kept_for, context),
+        records={name: decode(record) for name, record in request.records.items()},
+        started=started,
         keep=lambda: node_memory.keep(store, context, client.server_round, client.memory),
-    )  # fmt: skip
+    )
     return Called(client, call, started_anew=memory is None)

@@ -213,10 +213,8 @@ class DomainClient(LocalScorer[P]):
         return loss / max(reply.images, 1), reply.images, reply.metrics
 
     def _call(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> Call:
-        return Call(
-            client=self, sent=dict(zip(self.shared_names, parameters, strict=True)), options=config,
-            config=self.features.config, server_round=int(config.get(SERVER_ROUND, 0)), index=self.setup.index,
-        )  # fmt: skip
+        sent = dict(zip(self.shared_names, parameters, strict=True))
+        return Call.to(self, sent, options=config, server_round=int(config.get(SERVER_ROUND, 0)))
 
     # --- a node's part of a round --------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from fedshift_clients.training.eval_slices import Scores
 from fedshift_clients.training.inputs import Observer
@@ -185,6 +185,11 @@ class Call(Message):
     mixed: bool = False
     observers: Mapping[str, Callable[[ImageSet], Observer]] = field(default_factory=dict)
     keep: Callable[[], None] = lambda: None
+
+    @classmethod
+    def to(cls, client: "DomainClient[Any]", sent: Arrays, **others: Any) -> Self:
+        """Return a call of a client, in whose run and place it is."""
+        return cls(client=client, sent=sent, config=client.features.config, index=client.setup.index, **others)
 
     def observed_by(self, name: str, make: Callable[[ImageSet], Observer]) -> "Call":
         """Return the call with one more observer."""

@@ -79,9 +79,8 @@ class RunHeader:
             asked: Its entries of the record ``config``.
         """
         content = self.to_record()
-        content[wire.CONFIG] = ConfigRecord({
-            **self.to_config(), wire.SERVER_ROUND: server_round, wire.NODE_INDEX: node_index, **asked
-        })  # fmt: skip
+        own = {wire.SERVER_ROUND: server_round, wire.NODE_INDEX: node_index}
+        content[wire.CONFIG] = ConfigRecord({**self.to_config(), **own, **asked})
         return content
 
 
@@ -116,10 +115,8 @@ class WorkRequest:
         config = {wire.SERVER_ROUND: self.server_round, wire.NODE_INDEX: self.node_index, **self.header.to_config()}
         config |= {wire.SCALAR + name: value for name, value in self.scalars.items()} | dict(self.options)
         start = {} if self.start is None else {wire.START: self.start}
-        return RecordDict({
-            wire.ARRAYS: self.weights, wire.KNOWLEDGE: self.knowledge, wire.CONFIG: ConfigRecord(config),
-            **self.records, **start,
-        })  # fmt: skip
+        arrays = {wire.ARRAYS: self.weights, wire.KNOWLEDGE: self.knowledge}
+        return RecordDict({**arrays, wire.CONFIG: ConfigRecord(config), **self.records, **start})
 
     @classmethod
     def from_record(cls, content: RecordDict) -> Self:
@@ -131,15 +128,13 @@ class WorkRequest:
         config = cast(ConfigRecord, content[wire.CONFIG])
         arrays = {name: record for name, record in content.items() if isinstance(record, ArrayRecord)}
         core = {wire.SERVER_ROUND, wire.NODE_INDEX, *(_name(each.name) for each in fields(RunHeader))}
-        scalars: dict[str, Scalar] = {}
-        options: dict[str, Any] = {}
-        for key, value in config.items():
-            if not key.startswith(wire.SCALAR):
-                options |= {} if key in core else {key: value}
-            elif isinstance(value, int | float | str):
-                scalars[key.removeprefix(wire.SCALAR)] = value
-            else:
-                raise FedShiftError(f"the server sends {key.removeprefix(wire.SCALAR)} as {type(value).__name__}")
+        options = {key: value for key, value in config.items() if key not in core and not key.startswith(wire.SCALAR)}
+        scalars: dict[str, Any] = {
+            key.removeprefix(wire.SCALAR): value for key, value in config.items() if key.startswith(wire.SCALAR)
+        }
+        for name, value in scalars.items():
+            if not isinstance(value, Scalar):
+                raise FedShiftError(f"the server sends {name} as {type(value).__name__}")
         return cls(
             RunHeader.from_config(config), int(str(config[wire.SERVER_ROUND])), int(str(config[wire.NODE_INDEX])),
             arrays[wire.ARRAYS], arrays[wire.KNOWLEDGE], scalars, options,

@@ -64,9 +64,8 @@ class DomainStrategy(MethodHooks[P]):
         self._attendance = Attendance(self.roster, self._result)
         self._scoring: Scoring | None = None
         self._around = Around()
-        self._training = Training(
-            self._result, self, (), [], self._global, self._post.query, self._leave_out, self._observe
-        )  # fmt: skip
+        post, weights = self._post, self._global
+        self._training = Training(self._result, self, (), [], weights, post.query, self._leave_out, self._observe)
         self._timeout = federation.engine.node_timeout
 
     # --- before the first round --------------------------------------------------------------------
@@ -138,14 +137,13 @@ class DomainStrategy(MethodHooks[P]):
         self._lap(context.TRAINING)
         training = self._training
         sent = SentWeights(decode(self._global), bounds.max_update, training.noise())
+        of_images = of_features(type(self), self.expected())
         sifted = self.features.gather(
-            replies, training, sent,
-            lambda replies: sift(
-                {node.node_id: node for node in training.nodes}, replies,
-                lambda node, reply: self._read(node, reply, sent), sent, bounds.max_update,
-                of_features(type(self), self.expected()), self._usual,
-            ),
-        )  # fmt: skip
+            replies,
+            training,
+            sent,
+            lambda rest: sift(rest, training.nodes, self._read, sent, bounds.max_update, of_images, self._usual),
+        )
         updates, problems = sifted.updates, sifted.problems
         for node, reason in problems:
             self._leave_out(node, reason, lost=checks.is_lost(reason))

@@ -73,17 +73,17 @@ class MethodHooks(FedAvg, Parametrised[P]):
 
     def __init__(self, federation: RunContext, params: P, observer: Observer) -> None:
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.engine.min_nodes)
-        self.federation = federation
+        self.federation = fed = federation
         self.params = params
         self.features = Features(federation)
         self.knowledge: Arrays = {}
         self.state: Arrays = {}
         self.last_nodes: tuple[int, ...] = ()
+        held_out = fed.config.allocation.held_out if fed.rounds else ()
         self.roster = Roster(
-            federation.domains, federation.engine.name, federation.run_json, federation.num_classes,
-            self.features.agreement, federation.config.allocation.held_out if federation.rounds else (),
-        )  # fmt: skip
-        self.roster.max_images = federation.config.federation.max_images
+            fed.domains, fed.engine.name, fed.run_json, fed.num_classes, self.features.agreement, held_out
+        )
+        self.roster.max_images = fed.config.federation.max_images
         self._observer = observer
         self._weights_of: tuple[list[ref[Update]], list[float]] = ([], [])
         self._result = RoundResult(0)

@@ -82,7 +82,7 @@ def test_rows_are_own_features_and_drawn_ones_of_each_class(projection: int) -> 
     made.take(shared(made))
     made.start_round(2)
     order = torch.Generator().manual_seed(0)
-    batches = list(made.training_batches(made.train_set, 8, 1, order, order, order))
+    batches = list(made.training_batches(made.train_set, 8, 1, (order, order, order)))
     assert all(isinstance(batch, Rows) for batch in batches)
     rows, y = torch.cat([batch.x for batch in batches]), torch.cat([batch.y for batch in batches])
     held = np.bincount(made.train_set.y, minlength=C)

@@ -136,7 +136,7 @@ class FedALAClient(DomainClient[FedALAParams]):
         """Let W learn from each image once, the same batches in each epoch; return the last batch's loss."""
         received, names = self.received_weights, list(self._top)
         order, unused = self.torch_rng("ala-order", times), self.torch_rng("ala-unused", times)
-        for batch in self.training_batches(images, self.setup.train.batch_size, 0, order, unused, unused):
+        for batch in self.training_batches(images, self.setup.train.batch_size, 0, (order, unused, unused)):
             loss = self.cross_entropy(self.forward(batch.x)[1], batch.y)
             gradients = torch.autograd.grad(loss, list(self._top.values()))
             for name, gradient in zip(names, gradients, strict=True):

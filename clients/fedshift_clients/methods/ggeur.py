@@ -35,6 +35,7 @@ from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch, Terms, cut
 from fedshift_clients.training.phases import Phase
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_clients.training.trainer import Rngs
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.methods.ggeur import GGEURParams
@@ -219,16 +220,13 @@ class GGEURClient(DomainClient[GGEURParams]):
         if values is not None:
             self._rows = self._drawn(features, y, values, server_round if self.params.redraw else 0)
 
-    def training_batches(
-        self, images: ImageSet, batch_size: int, views: int, order: torch.Generator, first: torch.Generator,
-        second: torch.Generator, epoch: int = 0,
-    ) -> Iterator[Batch]:  # fmt: skip
+    def training_batches(self, images: ImageSet, size: int, views: int, rngs: Rngs, epoch: int = 0) -> Iterator[Batch]:
         """Yield the drawn rows once, in random order; the node's images before there are any."""
         if self._rows is None:
-            yield from super().training_batches(images, batch_size, views, order, first, second, epoch)
+            yield from super().training_batches(images, size, views, rngs, epoch)
             return
         features, labels = self._rows
-        for place in cut(torch.randperm(len(labels), generator=order), batch_size):
+        for place in cut(torch.randperm(len(labels), generator=rngs[0]), size):
             taken = place.to(labels.device)
             yield Rows(features[taken], labels[taken], epoch)
 

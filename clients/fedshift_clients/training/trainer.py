@@ -107,16 +107,13 @@ class LocalTrainer(NodeTools[P]):
             return in_turns(torch.from_numpy(images.y), rng)
         return torch.randperm(len(images), generator=rng)
 
-    def training_batches(
-        self, images: ImageSet, batch_size: int, views: int, order: torch.Generator, first: torch.Generator,
-        second: torch.Generator, epoch: int = 0,
-    ) -> Iterator[Batch]:  # fmt: skip
+    def training_batches(self, images: ImageSet, size: int, views: int, rngs: Rngs, epoch: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch as ``train.sampler`` says; arguments as of ``augmented_batches``."""
         if self.setup.train.sampler == "balanced" and self.phase.images is None:
-            places = cut(self.training_order(images, order), batch_size)
-            batches = self.chosen_batches(images, places, views, first, second, epoch)
+            places = cut(self.training_order(images, rngs[0]), size)
+            batches = self.chosen_batches(images, places, views, *rngs[1:], epoch)
             return batches if images.domains is None else with_domains(batches, places, images.domains)
-        return self.augmented_batches(images, batch_size, views, order, first, second, epoch)
+        return self.augmented_batches(images, size, views, *rngs, epoch)
 
     def seen_images(self, draws: Tensor) -> Tensor:
         """Return how many of the node's images are behind numbers of draws by class (C,), at most."""
@@ -212,7 +209,7 @@ class LocalTrainer(NodeTools[P]):
         size = cfg.batch_size if phase.batch_size is None else phase.batch_size
         views = self.setup.images.views if phase.views is None else phase.views
         self.start_epoch(epoch)
-        for batch in self.training_batches(images, size, views, *rngs, epoch):
+        for batch in self.training_batches(images, size, views, rngs, epoch):
             self.passed(DATA)
             terms = self.terms_of(batch)
             optimizer.zero_grad(set_to_none=True)

@@ -119,32 +119,37 @@ class Sifted:
 
 
 def sift(
-    nodes_by_id: Mapping[int, Node], replies: Iterable[Message], read: Callable[[Node, Message], Update],
-    sent: SentWeights, max_update: float, features: Container[str] = (), usual: dict[str, list[float]] | None = None,
-) -> Sifted:  # fmt: skip
+    replies: Iterable[Message],
+    nodes: Iterable[Node],
+    read: Callable[[Node, Message, SentWeights], Update],
+    sent: SentWeights,
+    max_update: float,
+    features: Container[str] = (),
+    usual: dict[str, list[float]] | None = None,
+) -> Sifted:
     """Return the replies that may be averaged, and why the others may not; both by node index.
 
     Args:
-        nodes_by_id: The nodes that were, by their id.
-        replies: One of each at most; what is not used is let go.
+        replies: One of each node at most; what is not used is let go.
+        nodes: The nodes that were asked.
         read: Returns a reply as an update, or raises ``Refused``.
         sent: The weights that they were sent.
         max_update: How many times the median of a round a change or a contribution may be.
         features: Names of what is contributed of features.
         usual: As that of :func:`fedshift_strategies.federation.update_norms.out_of_proportion`.
     """
-    waiting = dict(nodes_by_id)
-    updates, problems, wild = [], [], 0
+    waiting = {node.node_id: node for node in nodes}
+    updates, problems, wild, answers = [], [], 0, 0
     for reply in replies:
         node = waiting.pop(reply.metadata.src_node_id)
+        answers += 1
         try:
-            updates.append(read(node, reply))
+            updates.append(read(node, reply, sent))
         except Refused as refused:
             problems.append((node, str(refused)))
             # A node that finds such numbers itself answers with an error that says so.
             wild += isinstance(refused, Wild) or (reply.has_error() and NOT_FINITE in str(refused))
             checks.let_go(reply)
-    answers = len(nodes_by_id) - len(waiting)
     problems += [(node, checks.NO_ANSWER) for node in waiting.values()]
     updates.sort(key=lambda update: update.node.index)
     moved, images = [update.change for update in updates], [update.num_examples for update in updates]
