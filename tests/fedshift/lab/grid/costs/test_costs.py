@@ -121,6 +121,8 @@ def test_what_is_said_on_the_way_is_no_part_of_the_object_and_a_method_that_fail
     assert [one["label"] for one in content["costs"]] == ["fedavg"]
     assert any(note.startswith("fedprox: left out: round 1: ") for note in content["notes"])
     assert "[1/2] fedprox\n" in err and "[2/2] fedavg\n" in err
+    with refused(FedShiftError, "fedprox: round 1: "):
+        command.run(["fedprox", "nodes=2", "rounds=2", "method.mu=1e30", *QUICK])
 
 
 def cost(label: str, settings: dict[str, object], sent: int, up: int, flops: int, seconds: float) -> Costs:

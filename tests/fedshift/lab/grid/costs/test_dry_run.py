@@ -11,6 +11,7 @@ from support import InlineRun
 from typer.testing import CliRunner
 
 from fedshift import cli
+from fedshift.lab.grid.costs import dry_run
 from fedshift.lab.grid.costs.dry_run import Measured, measure
 from fedshift.lab.grid.costs.grid_dry_run import HEAD, sweep, tune
 from fedshift_app.config.arguments import parse_arguments
@@ -73,6 +74,7 @@ def test_a_dry_run_tells_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.
     assert [line.split()[1] for line in rest.splitlines()[1:5]] == ["scan", "texture", "street", "sketch"]
     assert all(f"\n  {name} " in rest for name in ("time", "measured", "bytes", "memory", "disk", "machine"))
     assert "secure sums" not in rest and list(tmp_path.iterdir()) == []
+    assert "each node makes 4 masks" in " ".join(dry_run.text(of("fedavg", "federation.secure_sums=on"), 1).split())
 
 
 # --- grids ------------------------------------------------------------------------------------------------

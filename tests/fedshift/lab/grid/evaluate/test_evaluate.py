@@ -137,6 +137,9 @@ def test_a_late_site_is_found_in_a_folder_and_its_classes_go_by_name(run_inline:
     (more,) = evaluated(tmp_path / "more", model, f"data-dir={images}").values()
     assert list(more["domains"]) == ["north", "south", "late"] and more["domains"]["late"]["images"] == 4
     assert accuracy(more) == run.results["final"] | {"late": accuracy(more)["late"]}
+    given = ("dataset.domains=[late]", "report=true")
+    (late,) = evaluated(tmp_path / "some", model, f"data-dir={images}", *given).values()
+    assert accuracy(late) == {"late": accuracy(more)["late"]} and (Path(late["run_folder"]) / "report.html").is_file()
     strange = trees(tmp_path / "strange", {"east": "apple dough"})
     said = refusal_of(ConfigError, evaluated, tmp_path / "no", model, f"data-dir={strange}")
     assert said == f"classes: {strange} has apple, dough; the model model knows apple, bread, corn, in this order"
@@ -179,5 +182,11 @@ def test_a_run_without_a_model_for_all_nodes_says_what_can_be_done(finished_run:
     for path, named in (
         (fedbn.folder, "fedshift save RUN --node 0"), (mixed.folder, "--before-adaptation"),
         (saved(fedproto, tmp_path / "node", node=0), "'fedproto'"), (only_scores.folder, "rounds=0"),
+        (saved(fedbn, tmp_path / "shared", shared=True), "fedshift save-node"),
     ):  # fmt: skip
         assert named in refusal_of(ConfigError, evaluated, tmp_path / "out", path)
+    nodes = [saved(fedbn, tmp_path / str(i) / "model", node=i) for i in range(2)]  # two of one name
+    scored = evaluated(tmp_path / "nodes", *nodes)
+    assert list(scored) == ["0/model", "1/model"]
+    for model, (name, value) in zip(scored.values(), fedbn.results["final"].items(), strict=True):
+        assert accuracy(model)[name] == value  # of the node's own domain: what its own model had in the run

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from refusals import refused
 
 from fedshift.lab.grid.sweep import children, grid, progress, sweeping
 from fedshift.lab.grid.sweep.grid import Point
+from fedshift.lab.tables import compare as tables
 from fedshift.run.launch import processes, runner, worker_count
 from fedshift_app.node import data as node_data
 from fedshift_core.atomic_io import Lock
@@ -86,6 +87,9 @@ def test_nothing_is_written_or_started_when_a_run_of_the_grid_is_wrong(played: P
         with pytest.raises(ConfigError):
             played.sweep("seed=0", paper=paper)
     assert not (played.home / "runs").exists()
+    (played.home / "runs").write_text("")
+    with refused(ConfigError, "output-dir"):
+        played.sweep("seed=0")
     assert played.started == []
 
 
@@ -163,6 +167,21 @@ def test_unless_it_is_said_runs_are_inline_and_take_the_cores_side_by_side(
     played.sweep("seed=5,6", "jobs=4")  # which share the cores
     logs = [path.read_text() for path in played.home.glob("runs/sweep-*/*.log")]
     assert [line.count("workers=2") for line in logs] == [1, 1]
+
+
+def test_runs_that_do_not_compare_have_a_table_all_the_same_with_the_reason(
+    played: Played, compared: type[Compared], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = tables.compare
+
+    def strict(runs: Sequence[Path], *, paper: str = "", allow_different: bool = False) -> Any:
+        if not allow_different:
+            raise ConfigError("nodes is 2 (a) and 3 (b)")
+        return whole(runs, paper=paper, allow_different=allow_different)
+
+    monkeypatch.setattr(tables, "compare", strict)
+    played.sweep("seed=0")
+    assert "the table\nnodes is 2 (a) and 3 (b)\n" in capsys.readouterr().out and compared.calls[0][2]
 
 
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])

@@ -43,6 +43,9 @@ def test_folders_that_are_none(copied: Run, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=named):  # which is shortened by the length of the folder's name
             command.run(copied.folder, [f"data-dir={data_dir}"])
     assert sorted(copied.folder.iterdir()) == before
+    (copied.folder / "report.json").mkdir()
+    with refused(ConfigError, f"report: cannot write to {copied.folder}"):
+        command.run(copied.folder, ["images=1"])
     with refused(ConfigError, "config.yaml"):
         command.run(tmp_path / "nowhere", [])
     for name, text, named in (("results.json", "[1", "results.json"), ("config.yaml", "resolved: {}", "engine")):

@@ -1,6 +1,9 @@
 """Figures of reports: what they leave out, mark and cut, and how they look on light and dark pages."""
 
-from fedshift.lab.pages.report import curves
+import numpy as np
+from support import node
+
+from fedshift.lab.pages.report import curves, maps
 from fedshift.run.html import drawing
 
 
@@ -16,3 +19,13 @@ def test_many_domains_are_readable() -> None:
     assert len(looks) == 25
     assert most.axes[0].get_legend_handles_labels()[1] == ["AVG"] and len(most.axes[0].lines) == 31
     assert len({(drawing.domain_colour(i), drawing.domain_marker(i)) for i in range(64)}) == 64
+
+
+def test_many_nodes_are_rows_of_domains_and_equal_features_one_point() -> None:
+    nodes = [node(i, (i, 1), domain="ab"[i % 2]) for i in range(2 * maps.EACH_NODE)]
+    with drawing.style():
+        plot = maps.class_counts(nodes, ("a", "b"), ("x", "y"))
+    (axes, *_) = plot.figure.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
+    assert f"all its nodes together ({len(nodes)} in all)" in plot.caption
+    assert not maps.tsne(np.ones((30, 4)), 0).any()

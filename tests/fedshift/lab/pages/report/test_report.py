@@ -143,6 +143,7 @@ def test_a_held_out_domain(run_inline: InlineRun, report: Report) -> None:
 @pytest.mark.usefixtures("undrawn_figures")
 def test_a_missing_domain_is_not_zero_and_who_was_left_out_is_named(copied: Run, report: Report, change: Any) -> None:
     results = copied.results | {"missing": ["street"], "avg": None, "std": None}
+    results["chosen_round"] = {"round": 2, "files": ["x"]}
     for result in (results["domains"], results["final"], results["best_test"]["domains"]):
         result["street"] = None
     (copied.folder / "results.json").write_text(json.dumps(results))
@@ -154,6 +155,7 @@ def test_a_missing_domain_is_not_zero_and_who_was_left_out_is_named(copied: Run,
     assert "Missing in round 2: street." in page.plots("Top-1 accuracy")[0]
     assert "street has a score in 0 of 2 averaged rounds" in page.text
     assert page.numbers["not_drawn"][0].startswith("Features: ")
+    assert "The model of round 2 is kept" in page.text
     rows = page.tables["events"][1:]
     assert rows[0] == ["1", "left out: node 0 <i>&"] and "more" in rows[-1][1] and len(rows) < 40
 
@@ -167,13 +169,14 @@ def test_an_interrupted_run(copied: Run, report: Report, change: Any) -> None:
         file.write('{"round": 3, "accu')  # as a kill leaves it
     next((copied.folder / "checkpoint").glob("weights-00002*")).write_bytes(b"nonsense")
     change.config(copied.folder, resumed=[{"after_round": 1}])
-    page = report(copied.folder, "images=20")
+    page = report(copied.folder, "images=1")
+    assert "No t-SNE: 4 images are too few." in page.text
     assert "Not finished: 2 of 2 rounds are complete" in page.text and "Resumed after round 1." in page.text
     shown = {row[0]: [float(cell) for cell in row[1:3]] for row in page.tables["results"][1:5]}
     for domain in DOMAINS:
         assert shown[domain] == pytest.approx([(first[domain] + last[domain]) / 2, last[domain]])
     assert page.numbers["round"] == 1
-    assert {name: found["scored"] for name, found in page.numbers["domains"].items()} == dict.fromkeys(DOMAINS, 20)
+    assert {name: found["scored"] for name, found in page.numbers["domains"].items()} == dict.fromkeys(DOMAINS, 1)
 
 
 @pytest.mark.usefixtures("undrawn_figures")

@@ -140,7 +140,7 @@ def test_columns_are_chosen_and_ordered_and_wrong_names_refused(table: Compariso
     assert head[:5] == ["method", "scored", "n", "AVG", "scan"] and "p" in head
     assert "| method | scored | n | scan |" in table.with_columns(["scan"]).markdown()  # no difference of AVG
     assert "| 61.5 ± 1.3 |" in table.with_columns(["scan"]).markdown(1) and "62 ± 1" in chosen.text(decimals=0)
-    for wrong, named in ((["scna"], "'scna'"), (["AVG", "AVG"], "'AVG' comes twice")):
+    for wrong, named in (([], "no column is named"), (["scna"], "'scna'"), (["AVG", "AVG"], "'AVG' comes twice")):
         with refused(ConfigError, "--columns: ", named):
             table.to_latex(wrong)
     with refused(ConfigError, "'column'", "did you mean columns"):
@@ -168,6 +168,8 @@ def test_figures_are_files_in_three_formats_with_their_curves(table: Comparison,
     (one,) = [line for line in curves if (line["method"], line["seed"], line["round"]) == ("fedprox", "1", "9")]
     assert float(one["AVG"]) == pytest.approx(53.0)  # 60 + 1 + 2 and 40 + 1 + 2
     assert "\ncolumns: AVG: top-1 accuracy (%)" in (figures / "captions.txt").read_text()
+    failed = CliRunner().invoke(cli.app, ["compare", str(tmp_path / "runs"), "--figures", str(tmp_path / "r.csv")])
+    assert isinstance(failed.exception, ConfigError) and "--figures: cannot write" in str(failed.exception)
 
 
 def call(*arguments: object) -> str:

@@ -42,6 +42,8 @@ def test_words_of_others_move_no_cursor_fill_no_table_and_are_escaped(run: MakeR
         assert "not the same git" in text
         assert all(line.isprintable() for line in text.splitlines())
     assert "<script>" not in table.html() + table.markdown() and "&lt;script&gt;" in table.html()
+    (runs[0] / "report.html").touch()
+    assert f"{runs[0].name}/report.html" in table.html(runs[0].parent / "page.html")
     file = runs[0] / "results.json"
     content = json.loads(file.read_text())
     file.write_text(json.dumps(content | {"domains": {f"\x1b[2J{i}": 1.0 for i in range(900)}}))

@@ -144,6 +144,7 @@ def test_they_are_counted_in_the_table_and_whole_in_csv_and_json(run: MakeRun) -
     (reading,) = row["readings"].values()
     assert (reading["ours"], reading["reading"]) == (["none"], "client_mean") and reading["why"].endswith(".")
     as_printed = compare([run("f2dc", experiment="f2dc-pacs")], paper="f2dc.table1b")
+    assert r"\emph{printed: F2DC}" in as_printed.to_latex()
     assert "ours - paper" in as_printed.text() and "ours - paper (" not in as_printed.text()
 
 

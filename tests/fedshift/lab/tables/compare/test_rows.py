@@ -90,7 +90,7 @@ def test_what_a_run_lacks_takes_the_average_with_it_and_is_named_once(run: MakeR
     runs = [run("fedavg", 0, 60, None), run("i2pfl", 1, None, 40), *(run("f2dc", seed, 61, None) for seed in (0, 1))]
     fedavg, f2dc, _ = numbers(runs).rows
     assert [fedavg.values[name].mean for name in ("scan", "AVG", "WORST")] == [60, None, None] and fedavg.worst == ""
-    assert f2dc.difference.difference.mean is None
+    assert f2dc.difference.difference.mean is None and "& -- &" in compare(runs).to_latex()
     assert notes(runs, "no average over the rest") == [
         "fedavg, seed 0; f2dc, seeds 0, 1: no street; no average over the rest is taken",
         "i2pfl, seed 1: no scan; no average over the rest is taken",
@@ -134,6 +134,7 @@ def test_differing_settings_are_named_with_their_values_or_make_groups(run: Make
         ("rounds=20, train.lr=0.01", "fedavg"), ("rounds=20, train.lr=0.01", "i2pfl"),
         ("rounds=7, train.lr=0.5", "fedavg"),
     ]  # fmt: skip
+    assert "\n[rounds=7, train.lr=0.5]" in compare(runs, allow_different=True).text()
     other = rows["rounds=7, train.lr=0.5", "fedavg"]
     assert other.difference is None and other.best == set()
 

@@ -1,5 +1,7 @@
 """Scores of `fedshift compare`, the rounds they are of, and the runs and files that are read and kept."""
 
+import csv
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +35,8 @@ def test_scores(run: MakeRun) -> None:
     )  # fmt: skip
     for score, value in (("last5", 1), ("final", 3), ("best", 5), ("validation", 7)):
         assert numbers([one], score=score).rows[0].values["scan"].mean == value
+        rounds = {line["round"] for line in csv.DictReader(io.StringIO(compare([one], score=score).runs_csv()))}
+        assert score in ("last5", "final") or rounds == {"1" if score == "best" else "2"}
     assert {name: value.mean for name, value in numbers([one], score="clients").rows[0].values.items()} == {
         "ATA scan": 10, "ATA street": 30, "LTA": 90, "GASA": 80, "CPRR": 25, "GATA": 20,
         "all on scan": 50, "all on street": 70, "all on AVG": 60,
@@ -49,6 +53,7 @@ def test_figures_are_scores(run: MakeRun, figures_of: Any, tmp_path: Path) -> No
     for score in ("balanced_accuracy", "macro_f1", "auc", "ece"):
         table = compare(runs, score=score)
         first, second = table.numbers.rows
+        assert {line["round"] for line in csv.DictReader(io.StringIO(table.runs_csv()))} == {"5"}
         assert (first.by_seed[0]["street"], second.by_seed[0]["AVG"]) == (30, 45)
         # scan 50 and 20, street 30 and 70: of errors the lowest is the best and the highest the worst.
         error = score == "ece"
