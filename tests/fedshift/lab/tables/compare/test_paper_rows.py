@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from refusals import refused
 
 from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.compare.notes import OPEN
-from fedshift.lab.tables.papers import open_values, printed
+from fedshift.lab.tables.papers import open_values
 from fedshift_core.errors import ConfigError
 
 MakeRun = Callable[..., Path]
@@ -146,14 +145,6 @@ def test_they_are_counted_in_the_table_and_whole_in_csv_and_json(run: MakeRun) -
     as_printed = compare([run("f2dc", experiment="f2dc-pacs")], paper="f2dc.table1b")
     assert r"\emph{printed: F2DC}" in as_printed.to_latex()
     assert "ours - paper" in as_printed.text() and "ours - paper (" not in as_printed.text()
-
-
-def read_paper(name: str, content: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read a paper's file with other content."""
-    (folder / "papers").mkdir()
-    (folder / "papers" / f"{name}.yaml").write_text(yaml.safe_dump(content))
-    monkeypatch.setattr(printed, "CONF", folder)
-    printed._read.__wrapped__(name)
 
 
 @pytest.mark.parametrize(
