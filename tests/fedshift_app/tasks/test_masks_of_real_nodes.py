@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from real_federation import federation
-from support import ROOT, Run
+from support import ROOT, InlineRun, Run
 
 from fedshift_app.tasks.segmentation import RECORD
 
@@ -37,3 +37,17 @@ def test_strict_nodes_learn_masks_and_send_rounded_figures_alone(tmp_path: Path)
             assert (figure["value"] is None) == (metric == "hd95")  # no distances
     logs = [path.read_text() for path in (tmp_path / "state").glob("*/out.jsonl")]
     assert len(logs) == 3 and all(RECORD in log for log in logs)  # what left the node is written there
+
+
+# --- secure sums and robust rules ---------------------------------------------------------------------------
+
+
+SHORT = "train.epochs=1 train.precision=float32 allocation.share=0.1"
+
+
+@pytest.mark.parametrize(
+    "keys", ["federation.secure_sums=on federation.secure_sums_nodes=3", "aggregation.robust=median"]
+)
+def test_masks_are_learnt_by_secure_sums_and_robust_rules(keys: str, run_inline: InlineRun) -> None:
+    run = run_inline("handwritten-masks", rounds=1, nodes=4, set=f"{SHORT} {keys}")
+    assert run.rounds[0]["left_out"] == [] and len(run.results["segmentation"]["sites"]) == 4
