@@ -68,21 +68,6 @@ def test_a_file_is_up_to_date(path: str) -> None:
     assert text == SCRIPT.FILES[path](), "run: python benchmarks/reference_pages.py"
 
 
-@pytest.mark.parametrize(
-    ("name", "row"),
-    [
-        ("keys", "| `train.momentum` |"),
-        ("methods", "| `method.mu` | `0.01` | at least 0 |"),
-        ("commands", "* `--html PATH`: A page to write."),
-        ("commands", "## `fedshift credentials node`"),
-        ("wire", "| `NUM_EXAMPLES` | `num-examples` |"),
-        ("wire", "| `scaffold` | model: delta-c (P); with method.option=I class: delta-c (P) |"),
-    ],
-)
-def test_rows_by_hand(name: str, row: str) -> None:
-    assert row in SCRIPT.PAGES[name]()
-
-
 def test_each_file_of_code_and_of_tests_that_a_page_names_is_there() -> None:
     there = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
     folders = "fedshift|fedshift_app|fedshift_core|strategies|clients|datasets|tests"
