@@ -2,7 +2,6 @@
 
 import functools
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,10 +79,3 @@ def test_a_key_with_brackets_is_quoted(page: Path) -> None:
     """A shell takes ``[...]`` for names of files: zsh ends with ``no matches found``."""
     bare = [line for line in typed(page) if "=[" in re.sub(r"'[^']*'|\"[^\"]*\"", "", line.partition(" #")[0])]
     assert bare == []
-
-
-def test_each_extra_is_on_the_page_of_installing() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    _, _, table = (ROOT / "docs/start/installing.md").read_text().partition("## Extras")
-    rows = [line for line in table.partition("## ")[0].splitlines() if line.startswith("| `")]
-    assert set(extras) == {name for row in rows for name in re.findall("`([a-z]+)`", row.split(" | ")[0])}
