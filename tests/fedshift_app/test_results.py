@@ -18,7 +18,6 @@ pytestmark = pytest.mark.usefixtures("kept_runs_once")
 
 SCRIPT = load_benchmark("results_page")
 RESULTS = ROOT / "docs" / "results"
-PAGES = sorted(RESULTS.glob("*.md"))
 KEPT = sorted(RESULTS.glob("*/*.json"))
 #: Folders that the commands on the pages read.
 FOLDER = re.compile(r"docs/results/([\w-]+)(?=[\s`]|$)")
@@ -148,11 +147,6 @@ ga: {method: ga, AVG: 92.91, AVG std: 0.23, difference: -0.14, difference std: 0
 def test_every_committed_run_has_its_commands() -> None:
     runs = (RESULTS / "runs.md").read_text(encoding="utf-8")
     assert folders(runs) == {file.parent.name for file in KEPT} != set()
-
-
-def test_every_page_of_results_is_in_the_index() -> None:
-    index = (RESULTS / "index.md").read_text(encoding="utf-8")
-    assert all(f"]({page.name})" in index for page in PAGES if page.name != "index.md")
 
 
 def test_a_committed_run_tells_its_state_of_the_source_and_no_path() -> None:
