@@ -21,6 +21,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
+from fedshift_core.errors import ConfigError, DataError
 
 COMMANDS = typer.main.get_command(cli.app)
 assert isinstance(COMMANDS, click.Group)
@@ -68,6 +69,37 @@ def runs_of(command: str) -> list[dict[str, Any]]:
     return []
 
 
+#: What stands for something of the reader's own: a folder, a method, parts that may be left out.
+STANDS_FOR = re.compile(r"\.\.\.|^[\[<$]|^<|^(method=)?[A-Z]+$|=N$|\.yaml$|^N$|^resume=")
+#: Not at hand in a test: weights of the reader's own, an extra or the example's package, which are not installed.
+LACKING = re.compile(r"No such file or directory|reach .* on the Hub|is not installed|unknown method 'equal-domains'")
+
+
+def checked(command: str) -> None:
+    """Check a command as far as it is given: all of it, or the name and the options of one that is a pattern."""
+    name, *words = shlex.split(command)
+    if name.startswith("-"):
+        assert name in {flag for param in COMMANDS.params for flag in param.opts} | {"--help", "--version"}, command
+        return
+    if name not in COMMANDS.commands:
+        raise click.UsageError(f"no command: {name}")
+    if not words or any(STANDS_FOR.search(word) for word in words):
+        command_of = COMMANDS.commands[name]
+        if isinstance(command_of, click.Group) and words:
+            command_of = command_of.commands[words[0]]
+        flags = {flag for param in command_of.params for flag in (*param.opts, *param.secondary_opts)}
+        unknown = {word for word in words if word.startswith("--")} - flags
+        assert not unknown or name == "supernode", command  # which hands Flower's own options on
+        return
+    try:
+        runs_of(command)
+    except click.MissingParameter:
+        return  # within a sentence: the folder is not said again
+    except (ConfigError, DataError) as error:
+        if not LACKING.search(str(error)):
+            raise
+
+
 def printed(page: Path) -> Iterator[str]:
     """Yield each command on a page, without ``fedshift``."""
     seen = set()
@@ -86,7 +118,7 @@ def typed(page: Path) -> Iterator[str]:
     within = re.findall(r"(?<!`)`(fedshift [^`\n]+)`(?!`)", text)
     for block in (*blocks, *indented, *within):
         for line in block.replace("\\\n", " ").splitlines():
-            if (text := line.strip().removeprefix("$ ")).startswith("fedshift "):
+            if (text := re.sub(r"^\s*(\$ |- )?(run: )?", "", line)).startswith("fedshift "):
                 yield text
 
 

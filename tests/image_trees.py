@@ -1,6 +1,5 @@
 """What tests share: small trees of files, listed alone or, with `noise_sites`, decoded too."""
 
-import os
 import tarfile
 from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
@@ -17,8 +16,6 @@ from fedshift_datasets.io.site import Site
 from fedshift_datasets.listing import Listing
 
 SPLITS: tuple[Split, Split] = ("train", "test")
-#: The real images, which are no part of the project.
-REAL = Path(os.environ.get("FEDSHIFT_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 
 Find = Callable[[str, Split, Source], Any]
 

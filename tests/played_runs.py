@@ -7,7 +7,8 @@ from typing import Any
 
 from run_folders import RESULTS, STATUS
 
-from fedshift.lab.grid.sweep import grid, sweeping
+from fedshift.lab.grid import commands
+from fedshift.lab.grid.sweep import grid
 from fedshift_app.run.versions import versions
 from fedshift_core.yaml_files import as_yaml
 
@@ -81,7 +82,7 @@ class Played:
         one = [] if any(argument.startswith("jobs=") for argument in arguments) else ["jobs=1"]
         given = [f"output-dir={self.home / 'runs'}", *arguments, *one]
         self.prepare(*arguments)
-        sweeping.sweep(["handwritten", *given], paper)
+        commands.sweep(["handwritten", *given], paper=paper)
 
     @property
     def started(self) -> list[str]:

@@ -449,14 +449,6 @@ def same(a: Sequence[NDArray[Any]], b: Sequence[NDArray[Any]]) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def check_alike(mine: DomainClient, plain: DomainClient, rounds: Sequence[int] = (1, 2)) -> None:
-    """Check that two clients train alike, bit for bit, round after round."""
-    for server_round in rounds:
-        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
-        assert same(arrays, wanted)
-        assert metrics == expected
-
-
 def terms_in(metrics: Mapping[str, Any]) -> list[str]:
     """Return the names of the loss terms that a client reported."""
     return [name.removeprefix(LOSS_TERM) for name in metrics if name.startswith(LOSS_TERM)]

@@ -17,9 +17,6 @@ from support import (
 from fedshift_clients.methods.copa import CopaClient
 from fedshift_core.wire.names import DOMAINS, LOCAL_DOMAINS, SERVER_ROUND
 
-M = 3
-
-
 client = partial(new_client, CopaClient, knowledge=domain_heads(), scalars={"head": 1}, epochs=1)
 
 

@@ -17,12 +17,6 @@ def cells(name: str) -> list[dict[str, Any]]:
     return [cell for cell in content["cells"] if cell["cell_type"] == "code"]
 
 
-def test_there_are_three_and_the_guide_links_them() -> None:
-    assert NOTEBOOKS == ["compare", "own-images", "own-method"]
-    guide = (ROOT / "docs" / "guide" / "python.md").read_text()
-    assert all(f"(../notebooks/{name}.ipynb)" in guide for name in NOTEBOOKS)
-
-
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_it_holds_what_a_run_gave(name: str) -> None:
     """In order, without an error, and without a path or a warning of the machine that ran it."""

@@ -70,17 +70,6 @@ def test_the_grid_is_scored_on_validation_images(run_inline: InlineRun) -> None:
     assert same(run.weights, run_inline(f"rounds=1 method=fed3r {stated}").weights)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    ("more", "found"), [("", "model.freeze=encoder"), (f"{FROZEN} model.head=mlp", "model.head=linear")]
-)
-def test_what_is_no_linear_head_of_frozen_features_is_refused(
-    method: str, more: str, found: str, run_inline: InlineRun
-) -> None:
-    with refused(ConfigError, found):
-        run_inline(f"method={method} rounds=1 {more}")
-
-
 def test_a_grid_without_a_second_round_is_refused_before_anything_starts(run_inline: InlineRun) -> None:
     with refused(ConfigError, "method.ridge=validation", "rounds=1"):
         run_inline(f"method=fed3r rounds=1 {FEW} {VALIDATED}")

@@ -2,57 +2,22 @@
 
 import functools
 import re
-import shlex
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
-from doc_commands import COMMANDS, printed, runs_of, typed
+from doc_commands import checked, printed, typed
 from support import ROOT, load_benchmark
 
-from fedshift_core.errors import ConfigError, DataError
+from fedshift_core.errors import ConfigError
 
 REFERENCE = load_benchmark("reference_pages").PAGES  # made by `make docs`
 GUIDES = [ROOT / f"{name}.md" for name in ("CONTRIBUTING", "AGENTS", "SECURITY", "CODE_OF_CONDUCT")]
 PAGES = [ROOT / "README.md", *GUIDES, *sorted((ROOT / "docs").rglob("*.md"))]
-OF_THEIR_OWN = (
-    ROOT / "docs" / "results" / "papers.md",  # test_papers_page looks closer
-)
-#: What stands for something of the reader's own: a folder, a method, parts that may be left out.
-STANDS_FOR = re.compile(r"\.\.\.|^[\[<$]|^<|^(method=)?[A-Z]+$|=N$|\.yaml$|^N$|^resume=")
-#: Not at hand in a test: weights of the reader's own, an extra or the example's package, which are not installed.
-LACKING = re.compile(r"No such file or directory|reach .* on the Hub|is not installed|unknown method 'equal-domains'")
 
 
-def checked(command: str) -> None:
-    """Check a command as far as it is given: all of it, or the name and the options of one that is a pattern."""
-    name, *words = shlex.split(command)
-    if name.startswith("-"):
-        assert name in {flag for param in COMMANDS.params for flag in param.opts} | {"--help", "--version"}, command
-        return
-    if name not in COMMANDS.commands:
-        raise click.UsageError(f"no command: {name}")
-    if not words or any(STANDS_FOR.search(word) for word in words):
-        command_of = COMMANDS.commands[name]
-        if isinstance(command_of, click.Group) and words:
-            command_of = command_of.commands[words[0]]
-        flags = {flag for param in command_of.params for flag in (*param.opts, *param.secondary_opts)}
-        assert {word for word in words if word.startswith("--")} <= flags, command
-        return
-    try:
-        runs_of(command)
-    except click.MissingParameter:
-        return  # within a sentence: the folder is not said again
-    except (ConfigError, DataError) as error:
-        if not LACKING.search(str(error)):
-            raise
-
-
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in OF_THEIR_OWN], ids=lambda page: str(page.relative_to(ROOT))
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_commands_of_a_page_are_taken(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # it would be tried again and again
     for command in printed(page):
@@ -114,10 +79,3 @@ def test_a_key_with_brackets_is_quoted(page: Path) -> None:
     """A shell takes ``[...]`` for names of files: zsh ends with ``no matches found``."""
     bare = [line for line in typed(page) if "=[" in re.sub(r"'[^']*'|\"[^\"]*\"", "", line.partition(" #")[0])]
     assert bare == []
-
-
-def test_each_extra_is_on_the_page_of_installing() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    _, _, table = (ROOT / "docs/start/installing.md").read_text().partition("## Extras")
-    rows = [line for line in table.partition("## ")[0].splitlines() if line.startswith("| `")]
-    assert set(extras) == {name for row in rows for name in re.findall("`([a-z]+)`", row.split(" | ")[0])}

@@ -151,7 +151,6 @@ FAMILY = [name for name in STATED if name.startswith(("f2dc-", "i2pfl-", "fedsep
 PROTO = yaml.safe_load(
     "{share_weights: true, lambda_proto: 1, reduction: mse_mean, prototype_mean: plain, proto_source: last_epoch}"
 )
-PROTO |= {"proto_source": "last_epoch"}
 
 
 def has(experiment: str, method: str, **values: Any) -> bool:

@@ -19,8 +19,9 @@ from fedshift_app.node import data as node_data
 from fedshift_app.node import given_features
 from fedshift_app.node.place import Place
 from fedshift_app.run import initial_model, precomputing
-from fedshift_core.errors import ConfigError, DataError
+from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_datasets import catalog
+from fedshift_datasets.base import Source
 from fedshift_datasets.io import cache
 
 ENCODER = (
@@ -132,3 +133,53 @@ def test_a_real_node_has_a_file_of_its_own(sites: Path, tmp_path: Path) -> None:
     found = given.rows[[by_mark()[mark.tobytes()] for mark in train.marks]]
     pictures = {np.asarray(Image.open(own / name)).tobytes(): row for name, row in zip(names, rows, strict=True)}
     np.testing.assert_array_equal(found, [pictures[image.tobytes()] for image in train.x])
+
+
+# --- zero-shot ----------------------------------------------------------------------------------------------
+
+
+CLASSES = ("cat", "dog")
+WIDTH = 6
+
+
+def written_with_classes(sites: Path, classes: int | None = 2) -> dict[str, bool]:
+    """Write features that are often nearest to the embedding of their class; return for which images, in NumPy."""
+    rng = np.random.default_rng(0)
+    embeddings = rng.normal(size=(2, WIDTH))
+    names = sorted(path.relative_to(sites).as_posix() for path in sites.rglob("*.png"))
+    labels = [CLASSES.index(name.split("/")[-2]) for name in names]
+    rows = [rng.uniform(0.1, 9) * (embeddings[label] + 0.7 * rng.normal(size=WIDTH)) for label in labels]
+    arrays = {} if classes is None else {"classes": np.resize(embeddings, (classes, WIDTH))}
+    np.savez(sites / "f.npz", images=np.array(names), features=np.array(rows), **arrays)
+    cosines = [[row @ each / np.linalg.norm(row) / np.linalg.norm(each) for each in embeddings] for row in rows]
+    return {name: int(np.argmax(of)) == label for name, of, label in zip(names, cosines, labels, strict=True)}
+
+
+def keys(sites: Path, **more: Any) -> dict[str, Any]:
+    given = {"dataset": "folders", "method": "zero-shot", "data-dir": str(sites), "nodes": 2, "rounds": 1}
+    return given | {"set": "dataset.features=f.npz dataset.size=32 images.crop_padding=0 images.flip=false"} | more
+
+
+def test_an_image_is_of_the_class_with_the_nearest_embedding(sites: Path, run_inline: InlineRun) -> None:
+    """The accuracy of each site is that of the cosines in NumPy, as nothing trains."""
+    right = written_with_classes(sites)
+    run = run_inline(**keys(sites))
+    (final,) = run.rounds
+    for site, accuracy in final["accuracy"].items():
+        names, _ = catalog.named("folders", site, "test", Source(sites, classes=CLASSES), 32, own=False)
+        of_site = [right[name] for name in names]
+        assert accuracy == pytest.approx(100 * np.mean(of_site)) and accuracy > 50
+
+
+@pytest.mark.parametrize("classes", [None, 3])
+def test_a_file_without_an_embedding_for_each_class_is_refused(
+    classes: int | None, sites: Path, run_inline: InlineRun
+) -> None:
+    written_with_classes(sites, classes)
+    with refused(FedShiftError, "dataset.features", "classes", "none" if classes is None else classes):
+        run_inline(**keys(sites))
+
+
+def test_images_without_features_are_refused(run_inline: InlineRun) -> None:
+    with refused(ConfigError, "zero-shot", "dataset.features"):
+        run_inline("handwritten", method="zero-shot")

@@ -12,8 +12,10 @@ from words import config as config_of
 
 from fedshift.export import opening, saved, saving
 from fedshift.export.saving import Wanted
+from fedshift_app.config import fits, registry
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.registry import Method
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
 
@@ -105,3 +107,20 @@ def test_i2pfls_recovered_form_does_not_train_with_the_papers_lambda1_and_its_cl
     run = run_inline(f"method=i2pfl rounds=2 {recovered}")
     assert run.rounds[0]["left_out"]
     assert {value for line in run.rounds for value in line["accuracy"].values()} == {10.0}  # of ten classes
+
+
+# --- approximations -----------------------------------------------------------------------------------------
+
+
+NAME, LABEL = "fedmlp", "fedmlp (approximation)"
+WHY = registry.get(NAME).approximation
+
+
+def test_only_what_says_so_is_labelled() -> None:
+    assert WHY
+    assert [m.label for m in registry.listed() if m.label != m.name] == [LABEL]
+    assert registry.label("gone") == "gone" and registry.approximation_line("fedavg") == ""
+    recipe = Method(name="mine", title="Mine", of=NAME).made_of(registry.get(NAME))
+    assert recipe.label == "mine (approximation)"
+    for table in (registry.markdown(), fits.privacy()):
+        assert f"| `{NAME}` (approximation) | " in table and table.count("(approximation)") == 1

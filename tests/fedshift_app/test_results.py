@@ -18,7 +18,6 @@ pytestmark = pytest.mark.usefixtures("kept_runs_once")
 
 SCRIPT = load_benchmark("results_page")
 RESULTS = ROOT / "docs" / "results"
-PAGES = sorted(RESULTS.glob("*.md"))
 KEPT = sorted(RESULTS.glob("*/*.json"))
 #: Folders that the commands on the pages read.
 FOLDER = re.compile(r"docs/results/([\w-]+)(?=[\s`]|$)")
@@ -123,55 +122,6 @@ def test_the_numbers_of_a_page_are_those_of_the_kept_runs(name: str, monkeypatch
     )
 
 
-@pytest.mark.parametrize("name", SCRIPT.SOURCES)
-def test_a_page_prints_the_commands_of_its_tables(name: str) -> None:
-    printed = folders((RESULTS / name).read_text(encoding="utf-8"))
-    for table in SCRIPT.SOURCES[name]["tables"]:
-        columns = [column for column in table["columns"].values() if isinstance(column, dict)]
-        commands = {table["command"], *(column["command"] for column in columns)}
-        read = {word for command in commands for word in command.split() if (RESULTS / word).is_dir()}
-        assert read <= printed, SCRIPT.head(table)
-
-
-PAGE = """\
-# 2 Results
-
-In `8` rounds of ResNet-10
-[pages](10.md) has FedProto 90.2 ± 0.1, Local 87.8, others 89.8; two rows.
-
-    fedshift run seed=1
-
-| a | 7 |
-| b | 9 |
-
-| made | AVG |
-|---|--:|
-| c | 11 |
-"""
-PAGE_SOURCES = yaml.safe_load("""
-- text: FedProto
-  command: compare digits-heterogeneous
-  numbers: {FedProto 90.2 ± 0.1: fedproto, Local 87.8: local, FedSeProto 89.8: fedseproto, two rows: count AVG<90.5}
-- {text: "| a |", plain: ["7"]}
-- {text: not there, plain: ["1"]}
-""")
-WRONG = """\
-Local 87.8: compare digits-heterogeneous has Local 87.9
-FedProto: does not have: FedSeProto 89.8
-two rows: compare digits-heterogeneous has three rows
-no part of the page has not there
-no source of 2: # 2 Results
-no source of 89.8: In rounds of ResNet-10 [pages] has , , others 89.8; .
-no source of 9: | b | 9 |
-"""
-
-
-def test_a_number_that_is_wrong_or_has_no_source_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    wrong = unsourced(blocks(PAGE, [{"of": "made", "columns": {"AVG": "AVG"}}]), PAGE_SOURCES)
-    assert [line.partition(" (")[0] for line in wrong] == WRONG.splitlines()
-
-
 @pytest.mark.parametrize("page", SCRIPT.method_pages(), ids=lambda page: page.stem)
 def test_a_page_of_a_method_repeats_its_row(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
@@ -197,11 +147,6 @@ ga: {method: ga, AVG: 92.91, AVG std: 0.23, difference: -0.14, difference std: 0
 def test_every_committed_run_has_its_commands() -> None:
     runs = (RESULTS / "runs.md").read_text(encoding="utf-8")
     assert folders(runs) == {file.parent.name for file in KEPT} != set()
-
-
-def test_every_page_of_results_is_in_the_index() -> None:
-    index = (RESULTS / "index.md").read_text(encoding="utf-8")
-    assert all(f"]({page.name})" in index for page in PAGES if page.name != "index.md")
 
 
 def test_a_committed_run_tells_its_state_of_the_source_and_no_path() -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,16 +11,18 @@ from typing import Any
 import own_sites
 import psutil
 import pytest
-from support import image_set, invoked
+from real_federation import federation
+from support import ROOT, Run, image_set, invoked, ran, until
 from typer.testing import Result
 
 from fedshift.run.launch import processes
-from fedshift.site import nodes, stop
+from fedshift.site import log, nodes, stop
 from fedshift.site.deploy import node_waits, supernode
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import chained_log, received_model, setup, state_folder
 from fedshift_app.node import data as node_data
+from fedshift_app.node.chained_log import LOG_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
@@ -153,3 +156,37 @@ def test_a_folder_beside_those_of_nodes_is_no_node(state: Path) -> None:
     assert (state / "flwr" / "apps").is_dir()
     (state / "node-12").mkdir()
     assert nodes.names() == ["node-12", own.name]
+
+
+# --- real processes -----------------------------------------------------------------------------------------
+
+
+ROUNDS = 4
+DOMAINS = ("scan", "texture", "sketch")
+IMAGES = f"dataset.domains=[{','.join(DOMAINS)}] allocation.share=0.2 model.name=cnn_bn train.precision=float32"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_owner_of_a_node_stops_it_and_the_run_goes_on(tmp_path: Path) -> None:
+    with federation(tmp_path, nodes=3, images=IMAGES) as made:
+        made.policy.write_text("least_images: 1\n")  # numbers leave as they are
+
+        given = {"rounds": ROUNDS, "method": "fedbn", "set": f"{IMAGES} federation.min_nodes=2"}
+        thread = threading.Thread(target=lambda: made.run(ROOT, **given))
+        thread.start()
+        written = tmp_path / "state" / "node-0" / LOG_FILE
+        assert until(lambda: written.exists() and '"round": 2, "message": "train"' in written.read_text(), 240)
+        said = ran("-m", "fedshift", "site", "stop", "node-0", check=True, env=made.own).stdout
+        assert "node-0 is switched off: its SuperNode (process " in said
+        stopped = written.read_bytes()
+        thread.join()
+    (run,) = map(Run, (tmp_path / "runs").iterdir())
+    last = run.rounds[-1]["accuracy"]
+    assert run.results["rounds"] == ROUNDS and [last[domain] is None for domain in DOMAINS] == [True, False, False]
+    assert written.read_bytes() == stopped  # nothing left it any more
+    for index in range(3):
+        checked = log.read(written.parents[1] / f"node-{index}")
+        assert (checked.problems, checked.interrupted, len(log.runs(checked))) == ([], 0, 1)
+        rounds = {sent.round for sent in checked.sent if sent.message == "train"}
+        assert rounds == set(range(1, ROUNDS + 1)) if index else max(rounds) < ROUNDS

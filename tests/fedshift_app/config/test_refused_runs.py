@@ -26,7 +26,6 @@ REFUSED = {
     f"{SUMS} method=fedpac": "'fedpac' variance",
     f"{SUMS} method=fediir": "'fediir' head-gradient",
     f"{SUMS} method=scaffold method.option=I": "'scaffold' delta-c",
-    f"{SUMS} method=ga": GAPS,
     f"{SUMS} {GAPS}": GAPS,
     f"{SUMS} aggregation.robust=median": "aggregation.robust=median none",
     f"{SUMS} evaluate.client_models=last": "evaluate.client_models=last off",
@@ -42,7 +41,6 @@ REFUSED = {
     "method=fedccrl statistics.image_share=0": "'fedccrl' statistics.image_share",
     f"method=fedccrl {SHARED}": "statistics.share=nodes server",
     "method=fedccrl statistics.image_share=1.5": "image_share 1.5",
-    "method=fedccrl privacy.name=local-dp": "privacy.name=local-dp",
     f"method=fedccrl {KEPT} images.flip=false": "kept features",
     "method=fedccrl images.normalization=fedrdn": "fedrdn",
     # BatchNorm's statistics.
@@ -82,13 +80,11 @@ REFUSED = {
     "model.download=true": "torchvision:NAME cnn",
     f"{NORMS} model.freeze=norm model.bn=local": "model.freeze=norm",
     "adapt.name=fedicon adapt.flip=true model.freeze=encoder": "adapt.name=fedicon",
-    f"{NETWORK}alexnet": "torchvision:alexnet 32x32",
     f"{NETWORK}vit_b_32 modules=[f2dc]": "torchvision:vit_b_32",
     "model.name=resnet10 model.freeze=stages:5": "resnet10 stages 4",
     f"method=fedcode {NETWORK}vit_b_32": "SAIN",
     "method=fedcode model.head=mlp method.global_model=average_heads": "model.head=linear mlp",
     "method=moon model.head=mlp method.projection=mlp": "model.head=linear mlp",
-    "method=fedicon rounds=3 model.freeze=encoder adapt.name=none method.classifier_rounds=1": "encoder",
     "method=fedproto model.per_node=[cnn3,cnn] model.name=cnn3": "cnn3 512 64",
     f"method=fdse {NETWORK}mobilenet_v3_small dataset.size=64": "fdse BatchNorm",
     # Classes of unequal numbers of images.
@@ -117,10 +113,6 @@ REFUSED = {
     "method=fedgh model.head=mlp": "model.head=mlp",
     "method=fedtgp method.server_lr=0": "method.server_lr",
     "method=fedsa method.momentum=1.5": "method.momentum",
-    **{
-        f"method={method} method.share_weights=true model.name=cnn2 model.per_node=[cnn2,cnn3]": "method.share_weights"
-        for method in ("fedtgp", "fedsa")
-    },
 }
 
 

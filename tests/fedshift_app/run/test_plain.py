@@ -9,6 +9,7 @@ from refusals import refused
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node.setup import place
+from fedshift_app.run import build as run_build
 from fedshift_app.run import flwr_run
 from fedshift_core.env import THREADS
 from fedshift_core.errors import ConfigError
@@ -65,3 +66,15 @@ def test_a_simulated_node_has_the_threads_that_the_run_says_not_those_of_the_mac
     assert (threads(), threads("train.threads=3")) == (1, 3)
     monkeypatch.setenv(THREADS, "2")  # cpus-per-client=2
     assert (threads(), threads("train.threads=3")) == (2, 3)
+
+
+# --- a busy machine -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "waits"),
+    [("deployment", 7, 7), ("simulation", 7, run_build.SIMULATED_TIMEOUT), ("simulation", 9000, 9000)],
+)
+def test_a_busy_machine_does_not_make_simulated_nodes_absent(engine: str, settings: int, waits: float) -> None:
+    config = resolve({"method": "fedavg", "set": f"federation.node_timeout={settings}"})
+    assert run_build.prepare(config, engine)[1].engine.node_timeout == waits

@@ -1,10 +1,16 @@
 """Long work goes first where messages wait for an actor."""
 
+from typing import Any
+
 import pytest
 from flwr.app import Message, RecordDict
+from refusals import refused
 from support import node as node_of
 
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import EvaluateConfig
 from fedshift_app.flower.internals import identify_process
+from fedshift_core.errors import ConfigError
 from fedshift_strategies.federation import dispatch
 
 
@@ -40,3 +46,31 @@ def test_a_message_that_is_never_queued_does_not_stop_the_others(monkeypatch: py
     monkeypatch.setattr(dispatch, "GIVE_UP_SECONDS", 0.0)
     sent = messages(3)
     assert list(dispatch.in_waves(sent, [9, 1, 1])) == sent
+
+
+# --- which rounds are scored --------------------------------------------------------------------------------
+
+
+def scored(rounds: int, **config: Any) -> list[int]:
+    schedule = EvaluateConfig(**config)
+    return [number for number in range(1, rounds + 1) if schedule.scores_global(number, rounds)]
+
+
+def with_clients(rounds: int, which: Any) -> list[int]:
+    schedule = EvaluateConfig(client_models=which)
+    return [number for number in range(1, rounds + 1) if schedule.scores_clients(number, rounds)]
+
+
+def test_client_models_are_scored_when_asked_for() -> None:
+    assert with_clients(8, "off") == with_clients(8, False) == []  # YAML reads off as false
+    assert with_clients(7, "every") == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["every=0", "every=1.5", "last=0", "last=6", "fraction=0", "fraction=1.5", "client_models=on", "clients=last"],
+)
+def test_what_makes_no_sense_is_refused(text: str) -> None:
+    key, value = text.split("=")
+    with refused(ConfigError, f"evaluate.{key}", "" if key == "clients" else value.replace("on", "off")):
+        resolve({"set": f"evaluate.{text}"})

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import yaml
 from support import ROOT
 from typer.testing import CliRunner
 
@@ -65,6 +66,14 @@ def test_each_method_data_set_and_packaged_network_has_an_entry() -> None:
             cited = citations.Citations()
             getattr(cited, add)(name)
             assert not cited.unknown and bool(cited.used) == (name not in ("local", *of_users())), name
+
+
+def test_each_method_with_a_paper_has_one_reference_in_citation_cff() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())["references"]
+    for name in ours(registry.METHODS):
+        years, venue = [str(one["year"]) for one in cited if name in one["keywords"]], registry.get(name).venue
+        assert len(years) == (venue != "-"), name
+        assert not years or venue.startswith("arXiv") or years[0] in venue, name
 
 
 def keys_of(*settings: str, **flat: Any) -> list[str]:

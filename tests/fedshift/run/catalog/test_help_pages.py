@@ -1,21 +1,14 @@
 """``--help``: five panels, two examples of each command that are taken, and options that may be keys."""
 
-import shlex
 from collections.abc import Iterator
 
 import click
 import pytest
-from doc_commands import COMMANDS, runs_of
+from doc_commands import COMMANDS, checked
 from typer.testing import CliRunner
 
 from fedshift import cli
 from fedshift.cli import help_pages
-from fedshift_app.config import dotted_keys
-from fedshift_app.config.arguments import LAUNCH_KEYS
-from fedshift_app.config.resolving import FLAT_KEYS
-
-#: Words of an example that stand for something of the reader's own.
-STANDS_FOR = ("FOLDER", "MODEL", "NODE", "DIR", "HOST", "PACS", "MY_IMAGES", "mine", "runs")
 
 
 def leaves(group: click.Group, above: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -54,28 +47,7 @@ def test_a_command_has_two_examples_that_are_taken(name: str) -> None:
     assert len(set(examples)) == 2 and any(example.startswith(name) for example in examples)
     for example in examples:
         assert f"fedshift {example}" in text and "[" not in example
-        taken(example)
-
-
-def taken(example: str) -> None:
-    """Check the options of an example and, where it stands for nothing of the reader's own, its keys and values."""
-    first, *words = shlex.split(example)
-    command = COMMANDS.commands[first]
-    if isinstance(command, click.Group):
-        command, words = command.commands[words[0]], words[1:]
-    if any(part.startswith(STANDS_FOR) for word in words for part in word.split("=", 1)):
-        flags = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
-        unknown = {word for word in words if word.startswith("-")} - flags
-        assert not unknown or first == "supernode", example  # which hands Flower's own options on
-        names = {name for name, equals, _ in (word.partition("=") for word in words) if equals} - {"domain", "data-dir"}
-        assert names <= {*FLAT_KEYS, *LAUNCH_KEYS, *dotted_keys.known(), *OWN}, example
-    else:
-        command.make_context(first, words)
-        runs_of(example) if first in ("run", "sweep", "costs", "export", "deploy-demo", "tune") else None
-
-
-#: Keys of commands that are no keys of a run.
-OWN = ("images", "node", "nodes", "sums", "key", "sign")
+        checked(example)
 
 
 @pytest.mark.parametrize(

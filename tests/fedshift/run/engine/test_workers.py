@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from refusals import refused
 from support import ROOT, Run, own_experiment, until
 
-from fedshift.run.engine import workers
+from fedshift.run.engine import inline, workers
 from fedshift.run.engine.workers import WorkersGrid
 from fedshift.run.launch import runner, worker_count
 from fedshift_app.config.resolving import resolve
@@ -190,3 +191,28 @@ def test_nothing_outlives_the_run(how: signal.Signals, tmp_path: Path) -> None:
     said = output.read_text()
     assert "Traceback" not in said
     assert ("interrupted; continue with: fedshift run resume=" in said) == (how == signal.SIGINT)
+
+
+# --- in one process -----------------------------------------------------------------------------------------
+
+
+def answering(message: Message, context: Context) -> Message:
+    """Answer as a node of which every tenth keeps an array."""
+    if inline.index_of(message.metadata.dst_node_id) % 10 == 0:
+        context.state["memory"] = ArrayRecord({"a": Array(np.zeros(1))})
+    return Message(RecordDict(), reply_to=message)
+
+
+def test_nodes_that_keep_nothing_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline, "MOST_CONTEXTS", 5)
+    app: Any = answering
+    grid = inline.InlineGrid(app, 100)
+    ids = list(grid.get_node_ids())
+    assert len(ids) == len(set(ids)) == 100
+    replies = list(grid.send_and_receive([Message(RecordDict(), node_id, "query") for node_id in ids]))
+    assert [reply.metadata.src_node_id for reply in replies] == ids
+    assert sorted(map(inline.index_of, grid._contexts)) == [*range(5), *range(10, 100, 10)]
+    kept = grid.context_of(ids[0])
+    assert inline.keeps_state(kept)
+    assert kept is grid.context_of(ids[0])
+    assert not inline.keeps_state(grid.context_of(ids[1]))

@@ -5,13 +5,15 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 from image_trees import noise_sites
+from support import refusal_of
 
 from fedshift.data import init as init_files
 from fedshift.run import checking
-from fedshift.run.launch import advice, credentials
+from fedshift.run.launch import advice, credentials, runner
 from fedshift.site.deploy import exporting
+from fedshift_app.config import resolving
 from fedshift_app.config.resolving import resolve
-from fedshift_core.errors import DataError
+from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import MOST_NAME
 from fedshift_datasets.sets import folders
 
@@ -77,3 +79,29 @@ def test_every_sites_name_makes_a_node(tmp_path: Path, site: str) -> None:
     assert private.is_file() and public.read_text().rstrip().endswith(name)
     given = parse_config_args([exporting.NodeFolder(tmp_path / name, site, 3).node_config])
     assert (given["domain"], given["data-dir"], given["partition-id"]) == (site, str(tmp_path / name), 3)
+
+
+# --- resources of a client ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("_two_cores")
+def test_a_client_that_fits_no_machine_is_refused() -> None:
+    config = resolving.resolve({"experiment": "handwritten"})
+    text = refusal_of(ConfigError, runner.resources, config, 4, 3, None, None)
+    assert text == "cpus-per-client: expected at most 2, the cores of this machine, found 3"
+    text = refusal_of(ConfigError, runner.resources, config, 4, None, 0.5, None)
+    assert text == "gpus-per-client: PyTorch can use no GPU of this machine, found 0.5; leave it out"
+
+
+@pytest.mark.usefixtures("_two_cores")
+def test_threads_take_no_more_cores_than_there_are_and_actors_are_told_to_ray() -> None:
+    config = resolving.resolve({"experiment": "handwritten", "set": "train.threads=8"})
+    assert runner.resources(config, 4, None, None, None) == runner.Resources(2, 0.0)
+    assert runner.resources(config, 4, None, 0.0, 1) == runner.Resources(8, 0.0, 1)
+    assert "init-args-num-cpus=6" in runner.resources(config, 4, 3, None, 2).federation_config(4)

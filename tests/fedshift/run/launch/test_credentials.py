@@ -19,11 +19,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
+from real_federation import opened
 from refusals import refused
+from support import InlineRun, Run
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.run.launch import credentials, superlink
+from fedshift.run.launch import credentials, processes, runner, superlink
 from fedshift.run.launch.credentials import Credentials
 from fedshift.site.deploy import demo as deploy_demo
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -282,3 +284,48 @@ def test_flower_takes_a_nodes_key_pair_and_private_keys_are_their_owners_alone(m
         (0o700, made.folder, private_file.parent),
     ):  # fmt: skip
         assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {mode}
+
+
+# --- a real federation --------------------------------------------------------------------------------------
+
+
+#: Two nodes of 18 images.
+TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
+ROUNDS = 2
+LIMIT = 120
+JOINED = "SuperNode ID:"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_strangers_are_refused_and_the_run_is_unharmed(run_inline: InlineRun, tmp_path: Path) -> None:
+    """Same weights as a run in one process that nobody disturbed."""
+    credentials.make_authority(tmp_path / "other")
+    unknown, _ = credentials.make_node(tmp_path / "keys", "unknown")
+    home = tmp_path / "site"
+    own = home / "keys" / "node-0-scan.key"
+    with opened(home, 2, TINY) as site:
+        key, root = "--auth-supernode-private-key", "--root-certificates"
+        ca, other = (str(each.ca_certificate) for each in (site.link.credentials, Credentials(tmp_path / "other")))
+        node_config = f'domain="scan" data-dir="{home / "nodes" / "node-0-scan"}" partition-id=0'
+        strangers = []
+        for security, refusal in (
+            ([root, ca], "All SuperNodes must be registered"),
+            ([root, ca, key, str(unknown)], "Failed to activate SuperNode"),
+            ([key, str(own)], "CERTIFICATE_VERIFY_FAILED"),
+            ([root, other], "CERTIFICATE_VERIFY_FAILED"),
+            (["--insecure", "--max-retries", "1"], "Failed to initialize the connection"),
+        ):
+            name = f"stranger-{len(strangers)}"
+            command = [processes.command("flower-supernode"), "--superlink", site.link.address, *security]
+            more = ["--port", str(processes.free_port()), "--node-config", node_config]
+            strangers.append((name, site.flower.start(name, [*command, *more]), refusal))
+        flat = {"experiment": "handwritten", "rounds": ROUNDS, "output-dir": str(tmp_path / "runs")}
+        run = Run(runner.submit(site.flower, home, flat | {"set": f"{TINY} federation.min_nodes=2"}, []))
+        for name, process, refusal in strangers:
+            assert process.wait(timeout=LIMIT) != 0
+            log = " ".join(site.flower.log(name).read_text(errors="replace").split())
+            assert refusal in log and JOINED not in log, name
+    assert run.results["engine"] == "deployment"
+    undisturbed = run_inline(f"nodes=2 rounds={ROUNDS} {TINY}")
+    assert run.results["weights_sha256"] == undisturbed.results["weights_sha256"]

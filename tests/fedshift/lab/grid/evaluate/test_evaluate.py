@@ -2,11 +2,14 @@
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
+from real_federation import opened
 from refusals import refused
 from support import InlineRun, Run, refusal_of
 
@@ -14,7 +17,9 @@ from fedshift.export import saving
 from fedshift.export.saving import Wanted
 from fedshift.lab.grid.evaluate import command
 from fedshift.lab.tables.results import loading
-from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift.run.launch import local_superlink, log_filter, runner, site_status
+from fedshift_app.run import exit_codes
+from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
 QUICK = (
     "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.2 model.name=cnn_bn train.precision=float32 "
@@ -137,6 +142,9 @@ def test_a_late_site_is_found_in_a_folder_and_its_classes_go_by_name(run_inline:
     (more,) = evaluated(tmp_path / "more", model, f"data-dir={images}").values()
     assert list(more["domains"]) == ["north", "south", "late"] and more["domains"]["late"]["images"] == 4
     assert accuracy(more) == run.results["final"] | {"late": accuracy(more)["late"]}
+    given = ("dataset.domains=[late]", "report=true")
+    (late,) = evaluated(tmp_path / "some", model, f"data-dir={images}", *given).values()
+    assert accuracy(late) == {"late": accuracy(more)["late"]} and (Path(late["run_folder"]) / "report.html").is_file()
     strange = trees(tmp_path / "strange", {"east": "apple dough"})
     said = refusal_of(ConfigError, evaluated, tmp_path / "no", model, f"data-dir={strange}")
     assert said == f"classes: {strange} has apple, dough; the model model knows apple, bread, corn, in this order"
@@ -179,5 +187,87 @@ def test_a_run_without_a_model_for_all_nodes_says_what_can_be_done(finished_run:
     for path, named in (
         (fedbn.folder, "fedshift save RUN --node 0"), (mixed.folder, "--before-adaptation"),
         (saved(fedproto, tmp_path / "node", node=0), "'fedproto'"), (only_scores.folder, "rounds=0"),
+        (saved(fedbn, tmp_path / "shared", shared=True), "fedshift save-node"),
     ):  # fmt: skip
         assert named in refusal_of(ConfigError, evaluated, tmp_path / "out", path)
+    nodes = [saved(fedbn, tmp_path / str(i) / "model", node=i) for i in range(2)]  # two of one name
+    scored = evaluated(tmp_path / "nodes", *nodes)
+    assert list(scored) == ["0/model", "1/model"]
+    for model, (name, value) in zip(scored.values(), fedbn.results["final"].items(), strict=True):
+        assert accuracy(model)[name] == value  # of the node's own domain: what its own model had in the run
+
+
+# --- on the nodes of a SuperLink ----------------------------------------------------------------------------
+
+
+TINY = "train.epochs=1 allocation.share=0.2 train.precision=float32 train.lr=0.05"
+THREE_SITES = "dataset.domains=[scan,sketch,street]"
+LIMIT = 240
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_site_that_joins_late_is_scored_as_in_a_simulation(run_inline: InlineRun, tmp_path: Path) -> None:
+    run = run_inline(nodes=2, rounds=2, set=f"{TINY} dataset.domains=[scan,sketch]")
+    here = [str(run.folder), THREE_SITES, "nodes=3", f"output-dir={tmp_path / 'here'}", "engine=inline"]
+    command.evaluate(here, "", as_json=False)
+    (file,) = tmp_path.glob("here/*/evaluate.json")
+    wanted = json.loads(file.read_text())["models"][0]
+    there = ["--site", runner.CONNECTION, "--json", THREE_SITES, "federation.min_nodes=3"]
+    there.append(f"output-dir={tmp_path / 'there'}")
+    with opened(tmp_path / "site", 3, f"{TINY} {THREE_SITES}") as site:
+        ended = subprocess.run(
+            [sys.executable, "-m", "fedshift", "evaluate", str(run.folder), *there],
+            cwd=site.flower.folder, env=site.flower.env, capture_output=True, text=True, timeout=LIMIT, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+    model = json.loads(ended.stdout)["models"][0]
+    assert (model["engine"], model["nodes"], model["domains"]) == ("deployment", 3, wanted["domains"])
+    assert [domain["trained_on"] for domain in model["domains"].values()] == [True, True, False]
+    assert model["domains"]["street"]["images"] == 90
+
+
+@pytest.mark.parametrize("state", ["completed", "degraded", "failed", ""])
+def test_how_the_run_on_a_site_ended_is_the_end_of_the_command(
+    state: str, finished_run: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A run in this process, or none, in the place of the one that ``flwr`` submits."""
+    run = finished_run(method="fedavg", rounds=1, set=TINY)
+
+    def submitted(flat: dict[str, str], *_: object) -> None:
+        if not state:
+            return
+        results = (folder := runner.run_inline(flat, 4)) / "results.json"
+        if state == "degraded":
+            results.write_text(json.dumps(json.loads(results.read_text()) | {"lost": {"0": [3]}}))
+        elif state == "failed":
+            results.unlink()
+            status = json.loads((folder / "status.json").read_text())
+            (folder / "status.json").write_text(json.dumps(status | {"state": state, "error": "a node is lost"}))
+
+    monkeypatch.setattr(site_status, "read", lambda site: {})
+    monkeypatch.setattr(local_superlink, "run_command", lambda home, site, flat: flat)
+    monkeypatch.setattr(log_filter, "call", submitted)
+    given = [str(run.folder), f"output-dir={tmp_path / 'out'}"]
+    if state in ("completed", "degraded"):
+        code = command.evaluate(given, "hospital", as_json=False)
+        (file,) = tmp_path.glob("out/*/evaluate.json")
+        (model,) = json.loads(file.read_text())["models"]
+        assert {name: domain["accuracy"] for name, domain in model["domains"].items()} == run.results["final"]
+        lost = state == "degraded"
+        assert (code, f"degraded: {run.folder.name}: " in capsys.readouterr().err) == (exit_codes.DEGRADED * lost, lost)
+    else:
+        said = refusal_of(FederationError, command.evaluate, given, "hospital", as_json=False)
+        assert said.startswith("--site hospital: " + ("a node is lost" if state else "the run left no folder in "))
+
+
+def test_a_superlink_that_is_not_there_is_said_before_any_work(finished_run: InlineRun, tmp_path: Path) -> None:
+    run = finished_run(method="fedavg", rounds=1, set=TINY)
+
+    def on_site(*arguments: str) -> None:
+        command.evaluate([str(run.folder), f"output-dir={tmp_path / 'out'}", *arguments], "nowhere", as_json=False)
+
+    assert "nowhere" in refusal_of(FederationError, on_site)
+    assert "engine: --site asks the real nodes" in refusal_of(ConfigError, on_site, "engine=inline")
+    assert not (tmp_path / "out").exists()

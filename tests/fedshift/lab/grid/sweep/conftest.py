@@ -34,12 +34,6 @@ class Table:
     markdown = csv = text
 
 
-@dataclass(frozen=True)
-class Numbers:
-    notes: tuple[str, ...] = ()
-    rows: tuple[()] = ()
-
-
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> type[Compared]:
     """Put a small comparison in place of the real one, which has tests of its own."""

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from played_runs import Compared, Played
+from refusals import refused
 
-from fedshift.lab.grid.sweep import grid, listing
+from fedshift.lab.grid import commands
+from fedshift.lab.grid.sweep import grid
 from fedshift_app.run import exit_codes
 from fedshift_core.atomic_io import Lock
 from fedshift_core.errors import ConfigError, FederationError
@@ -20,7 +22,7 @@ def one(command: str) -> int:
     program, word, *arguments, option, folder = shlex.split(command)
     assert (program, word, option) == ("fedshift", "sweep", "--in")
     try:
-        listing.run_point(arguments, folder)
+        commands.sweep(arguments, into=folder)
     except FederationError:
         return exit_codes.FAILED
     except SystemExit as stop:
@@ -29,7 +31,7 @@ def one(command: str) -> int:
 
 
 def printed(played: Played, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    listing.show(["handwritten", f"output-dir={played.home / 'runs'}", *arguments], None)
+    commands.sweep(["handwritten", f"output-dir={played.home / 'runs'}", *arguments], listed=True)
     return capsys.readouterr().out.splitlines()
 
 
@@ -85,7 +87,13 @@ def test_a_run_or_a_sweep_that_is_going_on_elsewhere_is_left_to_it(
 def test_the_slurm_script_does_the_run_of_its_task(played: Played, tmp_path: Path) -> None:
     file, tools = tmp_path / "it's.sbatch", tmp_path / "bin"
     requests = ["handwritten", f"output-dir={tmp_path / 'runs'}", "seed=0,1", "allocation.held_out=[street, sketch]"]
-    listing.show(requests, file)
+    commands.sweep(requests, listed=True, slurm=file)
+    with refused(ConfigError, f"--slurm: cannot write {tmp_path}"):
+        commands.sweep(requests, listed=True, slurm=tmp_path)
+    with refused(ConfigError, "--in needs one run", "2 runs"):
+        commands.sweep(["handwritten", "seed=0,1"], into=str(tmp_path))
+    with refused(ConfigError, "--list", "--slurm"):
+        commands.sweep(requests, slurm=file)
     tools.mkdir()
     (tools / "fedshift").write_text('#!/bin/bash\nprintf "%s|" "$@"; exit 4\n')
     (tools / "fedshift").chmod(0o755)

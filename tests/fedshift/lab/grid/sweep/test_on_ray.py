@@ -90,6 +90,8 @@ def test_nodes_do_all_runs_and_a_sweep_that_is_given_again_does_none(
     swept(played, "seed=0,1,2")
     assert sorted(played.started) == ["0 new", "1 new", "2 new"] and played.states() == ["finished"] * 3
     assert cluster.cores_of_tasks == [1] * 3
+    with refused(ConfigError, "--ray: a run takes 4 cores"):
+        swept(played, "seed=0", "workers=4")
     assert "3 runs, 0 of them finished" in capsys.readouterr().out
     swept(played, "seed=0,1,2")
     assert len(played.started) == 3 and [len(runs) for runs, _, _ in compared.calls] == [3, 3]

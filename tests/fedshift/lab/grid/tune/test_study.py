@@ -78,6 +78,7 @@ def test_a_trial_below_the_median_ends_early_once_there_are_enough_to_compare(pr
     made.end(number, COMPLETE, 48.5)
     number = made.next()
     assert made.report(number, {1: 0.0, 2: 20.0, 3: 90.0}) == (2 if pruning else None)
+    assert search(tmp_path / "store", pruning=pruning).report(number, {}) == (2 if pruning else None)  # killed here
     made.end(number, *((PRUNED, None) if pruning else (COMPLETE, 20.0)))
     assert made.best(99).number == 0 and made.trials()[-1].state == ("pruned" if pruning else "complete")
 

@@ -11,6 +11,7 @@ from refusals import refused
 from run_folders import RESULTS
 from support import InlineRun, on_images
 
+from fedshift.lab.grid import commands
 from fedshift.lab.grid.sweep import forks, running, sweeping
 from fedshift.lab.grid.tune import requested as tune_requested
 from fedshift.lab.grid.tune import tuning
@@ -18,6 +19,7 @@ from fedshift.lab.grid.tune.requested import FRACTION, Request
 from fedshift.run import checking
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
+from fedshift_app.node import data as node_data
 from fedshift_app.run.versions import versions
 from fedshift_core import ranges
 from fedshift_core.errors import ConfigError, FederationError
@@ -72,7 +74,8 @@ def test_what_the_command_sets_is_not_searched_and_ranges_may_be_its_own() -> No
         ("budget=3 search.method.tau=[0,1]", "search.method.tau: "), ("budget=3 search.train.lr=[1,0]", "LOW"),
         ("budget=3 search.train.lr=fast", "'fast'"), ("budget=3 search.train.lr=[-1,1]", "fedavg: "),
         ("budget=3 search.train.lr=[0.1,1] train.lr=0.2", "train.lr"), ("budget=3 method=fedavg,nope", "'nope'"),
-        ("budget=3 search.model.nope=[0.1,1]", "model.nope"),
+        ("budget=3 search.model.nope=[0.1,1]", "model.nope"), ("budget=3 rounds=0", "rounds=0"),
+        ("budget=3 search.train.lr=[0.1", "is not YAML"),
     ],
 )  # fmt: skip
 def test_a_wrong_search_is_refused_before_anything_starts(arguments: str, named: str) -> None:
@@ -166,9 +169,6 @@ for key, value in given.items():
 (folder / "store").write_text(os.environ["MLFLOW_TRACKING_URI"])
 if (home / "break").exists() and given["method"] == "fedprox":
     sys.exit("error: no node is left")
-if (home / "wrong").exists() and given["method"] == "fedprox":
-    print("error: modules f2dc: no feature map", file=sys.stderr)
-    sys.exit(78)
 if (home / "kill").exists() and len((home / "started").read_text().splitlines()) == 3:
     os.kill(os.getppid(), 2)
     import time; time.sleep(30)
@@ -198,7 +198,7 @@ class Searches:
             fields = {"resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes}
             fields |= {"run_id": "x", "versions": versions(point.config), **self.images}
             (self.home / f"config-{plan.method}.json").write_text(json.dumps(fields))
-        tuning.tune(given, "")
+        commands.tune(given)
 
     @property
     def started(self) -> list[str]:
@@ -230,7 +230,7 @@ def searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Searches:
 def test_every_method_has_the_same_budget_and_the_best_by_validation_is_chosen(searches: Searches) -> None:
     searches.tune("method=fedavg,fedprox", "budget=7", "seed=0,1")
     (summary,) = searches.home.glob("runs/tune-*/tune.json")
-    content = json.loads(summary.read_text())["methods"]
+    content = tuning.summary(summary.parent)["methods"]
     for name in ("fedavg", "fedprox"):
         rows = [row for row in searches.rows if row["method"] == name]
         assert [row["trial"] for row in rows] == list("0123456")
@@ -285,3 +285,21 @@ def test_a_method_whose_own_values_fail_is_given_up_and_the_others_are_compared(
     (searches.home / "break").unlink()
     searches.tune("method=fedavg,fedprox", "budget=2")  # the same command gives it another chance
     assert [row["state"] for row in searches.rows if row["method"] == "fedprox"] == ["complete"] * 2
+
+
+def test_trials_that_are_no_better_or_on_other_images_are_said(
+    searches: Searches, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches.images = {"images": {"scan": {"train": "earlier"}}}
+    monkeypatch.setattr(node_data, "fingerprints", lambda _: searches.images["images"])
+    search = ("method=fedavg,fedprox", "search.train.lr=[0.2,0.3]", "search.train.weight_decay=off", "method.mu=0.5")
+    searches.tune(*search, "budget=2")
+    assert searches.compared == [["fedavg", "fedprox"]]
+    out = capsys.readouterr().out
+    assert out.count("none of its 2 trials was better on validation images than its own values") == 2
+    assert "is outside its search range; its first trial uses it anyway" in out and "other images" not in out
+    searches.images = {"images": {"scan": {"train": "today"}}}
+    searches.tune(*search, "budget=2")
+    assert "values were chosen by trials on other images than today's: scan train in " in capsys.readouterr().out
+    searches.tune("method=fedavg", "search.train.lr=off", "search.train.weight_decay=off", "budget=1")
+    assert "fedavg: nothing to search; its trial is the unchanged method" in capsys.readouterr().out

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,18 @@ import numpy as np
 import pytest
 from refusals import refused
 from run_folders import RESULTS
-from support import InlineRun, Run, on_images
+from support import ROOT, InlineRun, Run, node, on_images
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.lab.pages.report import by_class, predictions
+from fedshift.lab.pages.report import build as report_build
+from fedshift.lab.pages.report import by_class, command, curves, maps, predictions
 from fedshift.run import reading
+from fedshift.run.html import drawing
 from fedshift_app.config import registry
-from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.run import exit_codes
+from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.rounds import last_rounds
 
 Report = Callable[..., Any]
@@ -143,6 +149,7 @@ def test_a_held_out_domain(run_inline: InlineRun, report: Report) -> None:
 @pytest.mark.usefixtures("undrawn_figures")
 def test_a_missing_domain_is_not_zero_and_who_was_left_out_is_named(copied: Run, report: Report, change: Any) -> None:
     results = copied.results | {"missing": ["street"], "avg": None, "std": None}
+    results["chosen_round"] = {"round": 2, "files": ["x"]}
     for result in (results["domains"], results["final"], results["best_test"]["domains"]):
         result["street"] = None
     (copied.folder / "results.json").write_text(json.dumps(results))
@@ -154,6 +161,7 @@ def test_a_missing_domain_is_not_zero_and_who_was_left_out_is_named(copied: Run,
     assert "Missing in round 2: street." in page.plots("Top-1 accuracy")[0]
     assert "street has a score in 0 of 2 averaged rounds" in page.text
     assert page.numbers["not_drawn"][0].startswith("Features: ")
+    assert "The model of round 2 is kept" in page.text
     rows = page.tables["events"][1:]
     assert rows[0] == ["1", "left out: node 0 <i>&"] and "more" in rows[-1][1] and len(rows) < 40
 
@@ -167,13 +175,14 @@ def test_an_interrupted_run(copied: Run, report: Report, change: Any) -> None:
         file.write('{"round": 3, "accu')  # as a kill leaves it
     next((copied.folder / "checkpoint").glob("weights-00002*")).write_bytes(b"nonsense")
     change.config(copied.folder, resumed=[{"after_round": 1}])
-    page = report(copied.folder, "images=20")
+    page = report(copied.folder, "images=1")
+    assert "No t-SNE: 4 images are too few." in page.text
     assert "Not finished: 2 of 2 rounds are complete" in page.text and "Resumed after round 1." in page.text
     shown = {row[0]: [float(cell) for cell in row[1:3]] for row in page.tables["results"][1:5]}
     for domain in DOMAINS:
         assert shown[domain] == pytest.approx([(first[domain] + last[domain]) / 2, last[domain]])
     assert page.numbers["round"] == 1
-    assert {name: found["scored"] for name, found in page.numbers["domains"].items()} == dict.fromkeys(DOMAINS, 20)
+    assert {name: found["scored"] for name, found in page.numbers["domains"].items()} == dict.fromkeys(DOMAINS, 1)
 
 
 @pytest.mark.usefixtures("undrawn_figures")
@@ -225,3 +234,118 @@ def test_a_deployment_with_personal_models(run_inline: InlineRun, report: Report
     change.config(run.folder, engine="deployment")
     page = report(run.folder, "data-dir=/nowhere")
     assert [line.count("private parts") for line in page.numbers["not_drawn"]] == [1]
+
+
+# --- figures ------------------------------------------------------------------------------------------------
+
+
+def test_many_domains_are_readable() -> None:
+    """Of 24 long names the legend makes the figure higher; more domains have no names."""
+    names = [f"Hospital of town {i:02}" for i in range(30)]
+    accuracy = {name: 50.0 + i % 7 for i, name in enumerate(names)} | {names[3]: 10.0, names[5]: 90.0}
+    lines = [{"round": n, "accuracy": accuracy} for n in (1, 2)]
+    with drawing.style():
+        few, many, most = (curves.by_domain(lines, names[:n], "accuracy", "Dice").figure for n in (6, 24, 30))
+    assert max(few.get_figheight(), most.get_figheight()) < 3.6 and many.get_figheight() > 5
+    looks = {(line.get_color(), str(line.get_linestyle()), line.get_marker()) for line in many.axes[0].lines}
+    assert len(looks) == 25
+    assert most.axes[0].get_legend_handles_labels()[1] == ["AVG"] and len(most.axes[0].lines) == 31
+    assert len({(drawing.domain_colour(i), drawing.domain_marker(i)) for i in range(64)}) == 64
+
+
+def test_many_nodes_are_rows_of_domains_and_equal_features_one_point() -> None:
+    nodes = [node(i, (i, 1), domain="ab"[i % 2]) for i in range(2 * maps.EACH_NODE)]
+    with drawing.style():
+        plot = maps.class_counts(nodes, ("a", "b"), ("x", "y"))
+    (axes, *_) = plot.figure.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
+    assert f"all its nodes together ({len(nodes)} in all)" in plot.caption
+    assert not maps.tsne(np.ones((30, 4)), 0).any()
+
+
+# --- the command --------------------------------------------------------------------------------------------
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "named"),
+    [
+        ("images=0", "images: "), ("images=many", "'many'"), ("images=" + "9" * 5000, "images: "),
+        ("data-dir=", "key=value"), ("seed=1", "'seed'"),
+        ("data-dir=~nouser", "'~nouser'"),
+    ],
+)  # fmt: skip
+def test_wrong_keys(argument: str, named: str, finished: Run) -> None:
+    with refused(ConfigError, named):
+        command.run(finished.folder, [argument])
+
+
+def test_folders_that_are_none(copied: Run, tmp_path: Path) -> None:
+    """Of images and of a run: nothing is written."""
+    before = sorted(copied.folder.iterdir())
+    (tmp_path / "empty").mkdir()
+    for data_dir, named in (("/nonexistent", "/nonexistent"), (tmp_path / "empty", "scan train not found")):
+        with pytest.raises(DataError, match=named):  # which is shortened by the length of the folder's name
+            command.run(copied.folder, [f"data-dir={data_dir}"])
+    assert sorted(copied.folder.iterdir()) == before
+    (copied.folder / "report.json").mkdir()
+    with refused(ConfigError, f"report: cannot write to {copied.folder}"):
+        command.run(copied.folder, ["images=1"])
+    with refused(ConfigError, "config.yaml"):
+        command.run(tmp_path / "nowhere", [])
+    for name, text, named in (("results.json", "[1", "results.json"), ("config.yaml", "resolved: {}", "engine")):
+        (copied.folder / name).write_text(text)
+        with refused(ConfigError, named):
+            command.run(copied.folder, [])
+
+
+def test_an_error_is_reported_in_a_line_and_fails_no_run(
+    copied: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(error: BaseException) -> Callable[..., None]:
+        def make(*_: object) -> None:
+            raise error
+
+        return make
+
+    monkeypatch.setattr(report_build, "make", broken(ZeroDivisionError("of ours")))
+    with refused(FedShiftError, "ZeroDivisionError: of ours"):
+        command.run(copied.folder, [])
+    for error in (FedShiftError("no room"), SystemExit(130)):
+        monkeypatch.setattr(command, "run", broken(error))
+        cli.report_after_run(copied.folder)
+        said = capsys.readouterr().err
+        assert said.startswith("report: none (") and said.count("\n") == 1
+        assert f"fedshift report {copied.folder}" in said
+
+
+def test_a_run_ends_with_its_report_unless_it_is_switched_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = []
+
+    def run(folder: Path, _: list[str]) -> report_build.Made:
+        made.append(folder)
+        return report_build.Made(folder / "report.html", ("Features: gone",))
+
+    monkeypatch.setattr(command, "run", run)
+    quick = ["handwritten", "engine=inline", "rounds=1", "nodes=4", f"output-dir={tmp_path}", f"set={QUICK}"]
+    cli.run(quick)
+    shown = capsys.readouterr()
+    assert shown.err.splitlines()[-1] == "not drawn: Features: gone"
+    assert shown.out.splitlines()[-2:] == [f"report: {made[0] / 'report.html'}", f"run folder: {made[0]}"]
+    cli.run([*quick, "report=false"])
+    assert len(made) == 1
+    with refused(ConfigError, "report: 'no'"):
+        parse_arguments(["report=no"])
+    with pytest.raises(SystemExit) as caught:  # the command itself has an exit code for it, a run has not
+        cli.report(made[0], [])
+    assert caught.value.code == exit_codes.PARTLY_DRAWN == 5
+
+
+def test_the_command_does_not_start_slower() -> None:
+    slow = {"matplotlib", "sklearn", "jinja2", "torch", "flwr", "scipy", "numpy", "pydantic", "yaml"}
+    code = f"import sys, fedshift.cli; assert not {slow!r} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

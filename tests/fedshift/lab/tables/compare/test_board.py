@@ -27,7 +27,6 @@ MakeRun = Callable[..., Path]
 RESULTS = ROOT / "docs" / "results"
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.S)
 SCRIPT = re.compile(r"<script>(.*?)</script>", re.S)
-VALIDATED = "allocation.validation_fraction=0.2"
 
 
 def data_of(page: str) -> dict[str, Any]:

@@ -101,7 +101,8 @@ def test_sign_size_and_p_decide(make: Make) -> None:
     p = [claim.our_gain.p for claim in checked.claims if claim.our_gain.p_holm is not None]
     assert len(p) == sum(c.verdict != NOT_COMPARABLE and c.our_gain.p is not None for c in checked.claims)
     assert min(c.our_gain.p_holm or 1 for c in checked.claims) == pytest.approx(len(p) * min(p))
-    assert one(replace(checked, own=True)).our_gain.p_holm == f2dc.our_gain.p_holm
+    own = replace(checked, own=True)
+    assert one(own).our_gain.p_holm == f2dc.our_gain.p_holm and f", of which {len(own.shown)} are shown" in own.text()
     (record,) = [row for row in json.loads(checked.json())["claims"] if (row["table"], row["row"]) == (TABLE, "F2DC")]
     assert (record["p"], record["p (Holm)"]) == (f2dc.our_gain.p, f2dc.our_gain.p_holm)
     assert f"| {f2dc.our_gain.p:.3f} | {f2dc.our_gain.p_holm:.3f} | {f2dc.verdict} |" in checked.markdown()

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from compared import labels, notes, numbers
 from refusals import refused
 
 from fedshift.lab.tables.compare import compare
+from fedshift.lab.tables.compare.table import Numbers
 from fedshift.lab.tables.results.statistics import paired, spread
 from fedshift_core.errors import ConfigError
 from fedshift_core.intervals import interval
@@ -90,7 +91,7 @@ def test_what_a_run_lacks_takes_the_average_with_it_and_is_named_once(run: MakeR
     runs = [run("fedavg", 0, 60, None), run("i2pfl", 1, None, 40), *(run("f2dc", seed, 61, None) for seed in (0, 1))]
     fedavg, f2dc, _ = numbers(runs).rows
     assert [fedavg.values[name].mean for name in ("scan", "AVG", "WORST")] == [60, None, None] and fedavg.worst == ""
-    assert f2dc.difference.difference.mean is None
+    assert f2dc.difference.difference.mean is None and "& -- &" in compare(runs).to_latex()
     assert notes(runs, "no average over the rest") == [
         "fedavg, seed 0; f2dc, seeds 0, 1: no street; no average over the rest is taken",
         "i2pfl, seed 1: no scan; no average over the rest is taken",
@@ -134,6 +135,7 @@ def test_differing_settings_are_named_with_their_values_or_make_groups(run: Make
         ("rounds=20, train.lr=0.01", "fedavg"), ("rounds=20, train.lr=0.01", "i2pfl"),
         ("rounds=7, train.lr=0.5", "fedavg"),
     ]  # fmt: skip
+    assert "\n[rounds=7, train.lr=0.5]" in compare(runs, allow_different=True).text()
     other = rows["rounds=7, train.lr=0.5", "fedavg"]
     assert other.difference is None and other.best == set()
 
@@ -176,3 +178,45 @@ def test_rows_that_a_search_chose_stand_next_to_those_as_they_are(run: MakeRun) 
     ]  # fmt: skip
     with refused(ConfigError, "train.lr is"):
         compare([*runs, run("fedprox", given="train.lr=0.03")])  # by hand
+
+
+# --- names of rows ------------------------------------------------------------------------------------------
+
+
+ALL = {"scan": 50.0}
+
+
+@pytest.fixture
+def make(run: MakeRun) -> MakeRun:
+    """Return a function that writes a finished run of all domains with these settings."""
+
+    def made(method: str, given: str = "", *, seed: int = 0, domains: Any = ALL, **more: Any) -> Path:
+        return run(method, seed, given=given, domains=domains, **more)
+
+    return made
+
+
+def rows(numbers: Numbers) -> list[tuple[str, tuple[int, ...]]]:
+    return [(row.label, row.seeds) for row in numbers.rows]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "labels"),
+    [
+        ("fedicon", ("", "adapt.name=t3a"), ("fedicon", "fedicon adapt.name=t3a")),
+        (
+            "fedicon", ("", "adapt.name=t3a", "method.tta=false"),
+            ("fedicon tta=true", "fedicon adapt.name=t3a", "fedicon tta=false"),
+        ),
+        ("fedicon", ("", "adapt.tau=0.5"), ("fedicon", "fedicon adapt.tau=0.5")),
+        ("t3a", ("method.supports=20", "method.supports=50"), ("t3a supports=20", "t3a supports=50")),
+        ("f2dc", ("", "aggregation.weights=equal"), ("f2dc aggregation=daa", "f2dc aggregation.weights=equal")),
+        ("f2dc", ("", "modules=[f2dc,mixstyle]"), ("f2dc modules=none", "f2dc modules=f2dc,mixstyle")),
+    ],
+)  # fmt: skip
+def test_a_setting_in_place_of_the_methods_own_makes_a_row(
+    make: MakeRun, method: str, settings: Sequence[str], labels: Sequence[str]
+) -> None:
+    """Seeds that do not overlap would make one row of them."""
+    runs = [make(method, each, seed=seed) for seed, each in enumerate(settings)]
+    assert sorted(rows(compare(runs).numbers)) == sorted((label, (seed,)) for seed, label in enumerate(labels))

@@ -1,5 +1,7 @@
 """``--sites``: which sites, rounds and seeds are behind a number."""
 
+import csv
+import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +14,7 @@ from support import Command
 from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.compare.sites import ALL
 from fedshift.lab.tables.compare.sites import table as by_site
+from fedshift.lab.tables.results.archive import keep
 from fedshift_core.errors import ConfigError
 
 Made = Callable[..., Path]
@@ -35,6 +38,9 @@ def made(run: Callable[..., Path]) -> Made:
         ]
         overall = {"site": ALL, "images": 20} | dict.fromkeys(names, figure(0.75) | {"how": "pooled"})
         section = {"round": 5, "classes": ["a", "b"], "sites": listed, "overall": overall}
+        of = {"value": [0.5, 0.75], "low": [0.25, 0.25], "high": [1.0, 1.0], "mark": ["", ""]}
+        listed[0] |= {"images_of_class": [4, 6], "per_class": {"auroc": of, "sensitivity": of}}
+        overall |= {"images_of_class": [4, 6], "per_class": {"sensitivity": of}}
         return run(method, seed, given=f"allocation.validation_fraction=0.2 {given}", site_figures=section)
 
     return make
@@ -62,6 +68,24 @@ def test_unseen_sites_are_those_of_domains_that_no_node_held(made: Made) -> None
     held = "'allocation.held_out=[scan]' 'allocation.counts={street: 2}'"
     with refused(ConfigError, "--sites auroc --unseen"):
         by_site([made({"street": 0.5}, seed=2, given=held)], "auroc", held_out=True)
+
+
+def test_a_metric_of_a_class_is_that_of_each_site_and_a_run_without_any_is_named(made: Made, run: Made) -> None:
+    folder, without = made({"scan": 0.25, "street": 0.5}), run("fedprox")
+    lines = {}
+    for figure in ("auroc:b", "sensitivity:b"):
+        of = csv.DictReader(io.StringIO(by_site([folder], figure).csv()))
+        lines[figure] = [(line["site"], line["value"], line["low"], line["images"]) for line in of]
+    scan, unknown = ("scan", "0.75", "0.25", "6"), ("street", "", "", "")
+    assert lines == {"auroc:b": [scan, unknown], "sensitivity:b": [scan, unknown, (ALL, *scan[1:])]}
+    both = by_site([folder, without], "ece", allow_different=True)
+    assert f"left out, without metrics of sites: {without.name}" in both.notes
+    for runs, figure, named in (
+        ([folder], "auroc:c", "there is no class 'c'"), ([without], "auroc", "--sites auroc: none of these runs"),
+        (keep([folder], folder.parent / "kept"), "auroc:b", "no metrics of classes"),
+    ):  # fmt: skip
+        with refused(ConfigError, named):
+            by_site(runs, figure)
 
 
 def test_the_command_prints_them_and_writes_a_board(made: Made, here: Path, fedshift: Command) -> None:

@@ -79,6 +79,11 @@ def test_runs_that_do_not_belong_together_are_refused(keep: Keep) -> None:
     none = keep("fedavg", "[]", counts="{scan: 2, street: 2, texture: 2}")
     with refused(ConfigError, "--unseen", none.name):
         unseen([keep("fedavg", "[scan]"), none])
+    with refused(ConfigError, "seed 0 comes twice, without scan, with other held-out domains"):
+        unseen([keep("fedavg", "[scan]"), keep("fedavg", "[scan,street]")])
+    for score, named in (("clients", "--unseen: the measures of --score clients"), ("bn=own", "was not scored so")):
+        with refused(ConfigError, named):
+            unseen(in_turn(keep, "fedavg", {0: 0}), score=score)
     fewer = keep("fedavg", "[texture]", counts="{scan: 2, street: 1}")
     with refused(ConfigError, "--unseen: allocation.counts.street is 2"):
         unseen([*in_turn(keep, "fedavg", {0: 0}), fewer])
