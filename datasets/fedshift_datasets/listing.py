@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Indices, Numbers, Pixels, Reals, Texts
 from fedshift_datasets.io.kept import Kept
 
 T = TypeVar("T", bound=np.generic)
@@ -39,14 +40,14 @@ class ImageSet:
             they are unknown. None if nobody says. They stay on the node.
     """
 
-    x: NDArray[np.uint8]
-    y: NDArray[np.int64]
-    of_source: Callable[[], NDArray[np.uint8]] | None = field(default=None, compare=False)
-    groups: NDArray[np.str_] | None = field(default=None, compare=False)
-    domains: NDArray[np.int64] | None = field(default=None, compare=False)
+    x: Pixels
+    y: Indices
+    of_source: Callable[[], Pixels] | None = field(default=None, compare=False)
+    groups: Texts | None = field(default=None, compare=False)
+    domains: Indices | None = field(default=None, compare=False)
     kept_in: Kept | None = field(default=None, compare=False)
-    masks: NDArray[np.uint8] | None = field(default=None, compare=False)
-    spacing: NDArray[np.float64] | None = field(default=None, compare=False)
+    masks: Pixels | None = field(default=None, compare=False)
+    spacing: Reals | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Let images and labels only be read: all nodes, rounds and runs of a process share their memory."""
@@ -55,7 +56,7 @@ class ImageSet:
                 object.__setattr__(self, name, _read_only(array))
 
     @functools.cached_property
-    def marks(self) -> NDArray[np.uint8]:
+    def marks(self) -> Pixels:
         """The first :data:`MARK` bytes of the SHA-256 of each image's pixels, shape (N, MARK).
 
         They are computed at the first use, once for a set and all its parts.
@@ -72,11 +73,11 @@ class ImageSet:
         """Say how many images there are, and show none: this ends up in messages and logs."""
         return f"ImageSet({plural(len(self), 'image')})"
 
-    def select(self, index: NDArray[np.int64] | slice) -> "ImageSet":
+    def select(self, index: Indices | slice) -> "ImageSet":
         """Return the images at ``index`` (shape (n,)), in that order; their pixels are copied when they are used."""
         return _Selected(self, index)
 
-    def labelled(self, labels: NDArray[np.int64]) -> "ImageSet":
+    def labelled(self, labels: Indices) -> "ImageSet":
         """Return the same images with other labels (N,)."""
         return self.but(y=labels, of_source=lambda: self.marks)
 
@@ -86,7 +87,7 @@ class ImageSet:
         return ImageSet(**kept | changes)
 
     @property
-    def targets(self) -> NDArray[Any]:
+    def targets(self) -> Numbers:
         """The target of each image, (N, ...): its mask or, where images have none, its label ``y``."""
         return self.y if self.masks is None else self.masks
 
@@ -101,20 +102,20 @@ class _OfOthers(ImageSet):
     """Images of other sets, whose pixels nobody may ask for (``model.precompute``); masks likewise."""
 
     @functools.cached_property
-    def x(self) -> NDArray[np.uint8]:
+    def x(self) -> Pixels:
         """Images, shape (n, H, W, 3), uint8, RGB."""
-        pixels: NDArray[np.uint8] = vars(self).pop("_pixels")()
+        pixels: Pixels = vars(self).pop("_pixels")()
         return _read_only(pixels)
 
     @functools.cached_property
-    def masks(self) -> NDArray[np.uint8] | None:
+    def masks(self) -> Pixels | None:
         """The class of each pixel, shape (n, H, W), uint8; None where images have none."""
-        masks: NDArray[np.uint8] | None = vars(self).pop("_masks")()
+        masks: Pixels | None = vars(self).pop("_masks")()
         return None if masks is None else _read_only(masks)
 
 
 class _Selected(_OfOthers):
-    def __init__(self, of: ImageSet, index: NDArray[np.int64] | slice) -> None:
+    def __init__(self, of: ImageSet, index: Indices | slice) -> None:
         groups = None if of.groups is None else of.groups[index]
         domains = None if of.domains is None else of.domains[index]
         vars(self).update(
@@ -154,13 +155,13 @@ def _stated(sets: Sequence[ImageSet], parts: Sequence[NDArray[T] | None], blank:
     return np.concatenate([blank.repeat(len(each), axis=0) if part is None else part for each, part in pairs])
 
 
-def _masks_of(sets: Sequence[ImageSet]) -> NDArray[np.uint8] | None:
+def _masks_of(sets: Sequence[ImageSet]) -> Pixels | None:
     """Return the masks of the images of several sets, of which all have them or none."""
     masks = [each.masks for each in sets if each.masks is not None]
     return np.concatenate(masks) if masks else None
 
 
-def main_class(masks: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
+def main_class(masks: Pixels, classes: int) -> Indices:
     """Return the largest class of each mask besides the background, 0 where there is none, (N,).
 
     Args:
@@ -257,8 +258,8 @@ class Listing:
     """
 
     items: Sequence[Item]
-    labels: NDArray[np.int64]
-    groups: NDArray[np.str_] | None = None
+    labels: Indices
+    groups: Texts | None = None
 
     def __len__(self) -> int:
         return len(self.items)
@@ -289,7 +290,7 @@ class Listing:
         """The files that it reads, each once."""
         return tuple(map(Path, self.sources))
 
-    def select(self, index: NDArray[np.int64]) -> "Listing":
+    def select(self, index: Indices) -> "Listing":
         """Return the images at ``index`` (shape (n,)), in that order."""
         groups = None if self.groups is None else self.groups[index]
         places = index.tolist()
@@ -312,7 +313,7 @@ class Arrays:
     files: tuple[Path, ...]
     read: Callable[[], ImageSet]
     mark: str = ""
-    groups: NDArray[np.str_] | None = field(default=None, compare=False)
+    groups: Texts | None = field(default=None, compare=False)
 
 
 ImageFiles = Listing | Arrays

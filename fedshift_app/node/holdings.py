@@ -12,10 +12,10 @@ import numpy as np
 from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_app.config.sections import RunConfig
 from fedshift_datasets import catalog
+from fedshift_datasets.arrays import Indices
 from fedshift_datasets.base import ImageSet, Source, Split
 from fedshift_datasets.listing import joined
 from fedshift_datasets.partition import mixing
-from fedshift_datasets.partition.shares import Indices
 from fedshift_datasets.partition.splits import Parts, domain_parts
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.arrays import Reals
 from fedshift_datasets.base import PLAIN, Form, ImageSet
 from fedshift_datasets.io import files, integrity, kept, looks, resize
 from fedshift_datasets.io.decode import Progress, decode_into, no_progress
@@ -298,20 +298,20 @@ def _counted(headers: Sequence[Header]) -> list[list[Any]]:
     return [[*header, number] for header, number in counts.items()]
 
 
-def _spacing(headers: Sequence[Header], part: Part) -> NDArray[np.float64]:
+def _spacing(headers: Sequence[Header], part: Part) -> Reals:
     """Return the spacing of images in a part (N, 2) by that in their files."""
     scales = [resize.scale(*header.size, part.size, part.form.resize) for header in headers]
     return np.array([header.spacing or (np.nan, np.nan) for header in headers]) * scales
 
 
-def _in_rows(spacing: NDArray[np.float64] | None) -> list[list[float]]:
+def _in_rows(spacing: Reals | None) -> list[list[float]]:
     """Return spacing (N, 2) as a note; empty if none is known."""
     if spacing is None or np.isnan(spacing).all():
         return []
     return [[*pair, len([*same])] for pair, same in groupby(np.nan_to_num(spacing).tolist())]
 
 
-def _from_rows(rows: Sequence[Sequence[float]]) -> NDArray[np.float64] | None:
+def _from_rows(rows: Sequence[Sequence[float]]) -> Reals | None:
     """Return spacing (N, 2) of a note; None if none is known."""
     if not rows:
         return None

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.arrays import Pixels
 from fedshift_datasets.base import PLAIN, Form
 from fedshift_datasets.io import dicom_frames, masks, pictures, pool, presence, volumes
 from fedshift_datasets.io.pictures import Header
@@ -52,10 +52,10 @@ class Decoded(NamedTuple):
         mask: (size, size), uint8; None without one.
     """
 
-    pixels: NDArray[np.uint8]
+    pixels: Pixels
     header: Header
     digests: dict[str, str]
-    mask: NDArray[np.uint8] | None = None
+    mask: Pixels | None = None
 
 
 class _Task(NamedTuple):

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from fedshift_core import private_files, same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Numbers, Pixels
 from fedshift_datasets.base import ImageSet, Resize, Split, checked
 from fedshift_datasets.io import layout, npz, presence
 from fedshift_datasets.io import masks as masks_of
@@ -92,7 +92,7 @@ def read_npz(path: Path, *, classes: tuple[str, ...], stated: bool = True, masks
     return checked(whole, classes=len(classes), size=None, where=where)
 
 
-def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[str, ...]) -> ImageSet:
+def as_images(x: Numbers, y: Numbers, *, where: str, classes: tuple[str, ...]) -> ImageSet:
     """Check raw arrays and turn them into an :class:`ImageSet`.
 
     Args:
@@ -121,7 +121,7 @@ def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[st
     return checked(ImageSet(_rgb(x), y.astype(np.int64)), classes=len(classes), size=None, where=where)
 
 
-def _rgb(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _rgb(x: Pixels) -> Pixels:
     """Return images as (N, H, W, 3); grey ones as a read-only view."""
     x = x[..., np.newaxis] if x.ndim == 3 else x
     return np.broadcast_to(x, (*x.shape[:3], 3))
@@ -166,7 +166,7 @@ def label_of(name: str, classes: tuple[str, ...], aliases: Mapping[str, str]) ->
     return same_names.place(name if name in classes else aliases.get(same_names.key(name), name), classes)
 
 
-def resize(x: NDArray[np.uint8], size: int, how: Resize = "squash") -> NDArray[np.uint8]:
+def resize(x: Pixels, size: int, how: Resize = "squash") -> Pixels:
     """Return images as RGB squares: bilinear with antialias, unchanged if the size is right.
 
     Args:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Floats
 from fedshift_datasets.io import integrity
 from fedshift_datasets.listing import ImageSet
 
@@ -39,8 +39,8 @@ class Given:
 
     sha256: str
     places: dict[str, int]
-    rows: NDArray[np.float32]
-    classes: NDArray[np.float32] | None
+    rows: Floats
+    classes: Floats | None
 
     @property
     def width(self) -> int:

@@ -12,8 +12,8 @@ from itertools import chain
 from operator import attrgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedshift_datasets.arrays import Indices
 from fedshift_datasets.io.reading import reading
 
 #: What is seen of a file, by column: its disk, inode, bytes, times of writing and of change in nanoseconds.
@@ -25,7 +25,7 @@ _ABSENT = (-1,) * 5  # no file has fewer than 0 bytes
 _HALF, _WHOLE = 1 << 63, 1 << 64
 
 #: Entries of files, (N, 5), int64.
-Entries = NDArray[np.int64]
+Entries = Indices
 
 _handed: ContextVar[dict[tuple[str, ...], Entries] | None] = ContextVar("looks", default=None)
 

@@ -14,15 +14,14 @@ turned with them, unless it states an orientation of its own.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Numbers, Pixels
 from fedshift_datasets.io import dicom, dicom_frames, intact, layout, npz, pictures, png, presence, volumes
 from fedshift_datasets.listing import IGNORED
 
@@ -118,7 +117,7 @@ def values_of(file: str) -> set[float]:
     return set[float]().union(*(np.unique(_values(part, file)[0]).tolist() for part in parts))
 
 
-def as_classes(found: NDArray[Any], name: object, classes: int) -> NDArray[np.uint8]:
+def as_classes(found: Numbers, name: object, classes: int) -> Pixels:
     """Return the values of a mask as places of classes.
 
     Raises:
@@ -136,7 +135,7 @@ def as_classes(found: NDArray[Any], name: object, classes: int) -> NDArray[np.ui
     return found.astype(np.uint8)
 
 
-def of_run(found: NDArray[Any], own: NDArray[Any] | None, *, where: str, classes: tuple[str, ...]) -> NDArray[np.uint8]:
+def of_run(found: Numbers, own: Numbers | None, *, where: str, classes: tuple[str, ...]) -> Pixels:
     """Return the masks of an npz file with places in the run's classes.
 
     Args:
@@ -180,7 +179,7 @@ def _listed(found: Sequence[float]) -> str:
     return ", ".join(f"{value:g}" for value in found[:_MOST_NAMED]) + more
 
 
-def _values(content: bytes, name: object) -> tuple[NDArray[Any], int]:
+def _values(content: bytes, name: object) -> tuple[Numbers, int]:
     """Return the values (H, W) of a mask, and the orientation that it states."""
     if dicom.is_dicom(content):
         return dicom.stored(content, name), pictures.UPRIGHT

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
+from fedshift_datasets.arrays import Indices, Numbers, Reals, Texts
 from fedshift_datasets.io.reading import check_room, listed, reading
 
 KEY = "classes"
@@ -35,7 +35,7 @@ REMEDY_NUMBERS = (
 )
 
 
-def labels(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def labels(path: Path) -> tuple[Numbers, Numbers | None]:
     """Return ``y`` of an npz file and its own ``classes`` (None if it has none), without reading images.
 
     Raises:
@@ -45,12 +45,12 @@ def labels(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
     return arrays["y"], arrays.get(KEY)
 
 
-def described(found: NDArray[Any]) -> str:
+def described(found: Numbers) -> str:
     """Return the type and shape of an array, for messages."""
     return f"type {shown(found.dtype, MOST_NAME)} and shape {found.shape}"
 
 
-def groups(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.str_] | None:
+def groups(found: Numbers | None, number: int, where: str) -> Texts | None:
     """Return the group of each image of a file, (N,); None if it has none.
 
     Args:
@@ -72,7 +72,7 @@ def groups(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.st
     return np.array(same_names.patients(found.astype(np.str_).tolist()), np.str_)
 
 
-def spacing(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.float64] | None:
+def spacing(found: Numbers | None, number: int, where: str) -> Reals | None:
     """Return the spacing of each image's pixels in a file, (N, 2); None if it has none.
 
     Args:
@@ -94,7 +94,7 @@ def spacing(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.f
     return found.astype(np.float64)
 
 
-def load(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+def load(path: Path, wanted: tuple[str, ...]) -> dict[str, Numbers]:
     """Return the wanted arrays of an npz file, and its ``classes`` if there are any.
 
     Raises:
@@ -118,7 +118,7 @@ def load(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:
             return {key: _load_key(archive, key, where) for key in keys}
 
 
-def _load_key(archive: Any, key: str, where: Path) -> NDArray[Any]:
+def _load_key(archive: Any, key: str, where: Path) -> Numbers:
     with reading(f"{shown(where)}: key {key}"):
         value = archive[key]
     # A zip member that is not an npy file comes back as bytes.
@@ -127,7 +127,7 @@ def _load_key(archive: Any, key: str, where: Path) -> NDArray[Any]:
     return value
 
 
-def names(own: NDArray[Any], where: str) -> tuple[str, ...]:
+def names(own: Numbers, where: str) -> tuple[str, ...]:
     """Return the classes in a file's own list.
 
     Args:
@@ -146,9 +146,7 @@ def names(own: NDArray[Any], where: str) -> tuple[str, ...]:
     return names_of_file
 
 
-def of_run(
-    y: NDArray[Any], own: NDArray[Any] | None, *, where: str, classes: tuple[str, ...], stated: bool
-) -> NDArray[Any]:
+def of_run(y: Numbers, own: Numbers | None, *, where: str, classes: tuple[str, ...], stated: bool) -> Numbers:
     """Return labels as places in the run's classes; non-integers are returned unchanged.
 
     Args:
@@ -181,11 +179,11 @@ def of_run(
                 f"{shown(where)}: its class {as_found(names_of_file[number])} is none of the run's: {allowed}"
             )
         table[number] = place
-    places: NDArray[np.int64] = table[y]
+    places: Indices = table[y]
     return places
 
 
-def check_integers(y: NDArray[Any], where: str) -> None:
+def check_integers(y: Numbers, where: str) -> None:
     """Refuse labels that are not integers of shape (N,).
 
     Raises:

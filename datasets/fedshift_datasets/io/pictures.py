@@ -5,16 +5,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedshift_core import said_once
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Numbers, Pixels
 from fedshift_datasets.io import dicom, intact, png, tiff
 from fedshift_datasets.io.resize import levels
 
@@ -169,7 +169,7 @@ def opened(content: bytes, name: object) -> tuple[Image.Image, tiff.Depth]:
         raise DataError(f"{shown(name)}: cannot be read ({_unknown(content)})") from None
 
 
-def _grey(values: NDArray[Any], window: tuple[float, float], depth: tiff.Depth, whole: bool) -> NDArray[np.uint8]:
+def _grey(values: Numbers, window: tuple[float, float], depth: tiff.Depth, whole: bool) -> Pixels:
     """Return grey values (H, W) of more than 8 bits as 8 bits; ``whole``: they have exactly 16 bits."""
     # By a table if possible: 64 bits for each pixel would take eight times the memory.
     if depth.unsigned and not whole:

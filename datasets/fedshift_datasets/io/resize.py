@@ -1,11 +1,9 @@
 """Turns images of any shape into squares, and values of any range into 8 bits."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
+from fedshift_datasets.arrays import Numbers, Pixels
 from fedshift_datasets.base import Resize
 from fedshift_datasets.listing import IGNORED
 
@@ -37,7 +35,7 @@ def fit(image: Image.Image, size: int, resize: Resize) -> Image.Image:
     return image.resize((size, size), how)
 
 
-def back(mask: NDArray[np.uint8], width: int, height: int, resize: Resize) -> Image.Image:
+def back(mask: Pixels, width: int, height: int, resize: Resize) -> Image.Image:
     """Return a mask of the square that an image became (:func:`fit`) as one of the image's own size.
 
     Args:
@@ -86,7 +84,7 @@ def _middle(width: int, height: int, size: int) -> tuple[float, float, float, fl
     return left * across, top * down, (left + size) * across, (top + size) * down
 
 
-def levels(values: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
+def levels(values: Numbers, low: float, high: float) -> Pixels:
     """Return values as 8 bits: ``low`` and less is 0, ``high`` and more 255, linear between, rounded.
 
     If both are equal, larger values are 255.

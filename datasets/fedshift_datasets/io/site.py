@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedshift_datasets.arrays import Indices, Pixels
 from fedshift_datasets.base import OWN_SPLITS, Split
 from fedshift_datasets.listing import SLICE, Files, Item, Listing, file_of
 
@@ -21,8 +21,8 @@ class Pictures(Listing):
     """
 
     items: Sequence[Item] = field(default_factory=lambda: Files(()))
-    labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    splits: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
+    labels: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
+    splits: Pixels = field(default_factory=lambda: np.zeros(0, np.uint8))
 
     def __eq__(self, other: object) -> bool:
         """Return whether these are the same pictures in the same order."""

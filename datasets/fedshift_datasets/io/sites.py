@@ -9,12 +9,12 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Flags
 from fedshift_datasets.base import OWN_SPLITS, SPLITS, Source, Split
 from fedshift_datasets.io import (
     files,
@@ -286,7 +286,7 @@ def _cut(found: Sequence[_Found], groups: Sequence[str]) -> Iterator[_Found]:
             yield each._replace(name=each.name + number, file=file, group=group or each.name * bool(number), mask=mask)
 
 
-def _uncovered(labels: Sequence[int], test: NDArray[np.bool_], classes: tuple[str, ...], where: str) -> list[str]:
+def _uncovered(labels: Sequence[int], test: Flags, classes: tuple[str, ...], where: str) -> list[str]:
     """Return a note on each class that one side of a drawn split lacks."""
     notes = []
     for label, in_test in stratified.uncovered(labels, test):

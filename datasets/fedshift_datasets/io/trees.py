@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
 from fedshift_core.same_names import key
+from fedshift_datasets.arrays import Indices
 from fedshift_datasets.base import Source, Split, check_range
 from fedshift_datasets.io import files, layout, npz, pictures, presence
 from fedshift_datasets.io import masks as outlines
@@ -255,9 +255,7 @@ def _members(path: Path) -> list[tarfile.TarInfo]:
     return members
 
 
-def _check_classes(
-    labels: NDArray[np.int64], classes: tuple[str, ...], place: Path, pattern: str, *, complete: bool
-) -> None:
+def _check_classes(labels: Indices, classes: tuple[str, ...], place: Path, pattern: str, *, complete: bool) -> None:
     where = shown(place)
     empty = [name for name, count in class_counts(labels, classes).items() if count == 0]
     if len(empty) == len(classes):
@@ -269,7 +267,7 @@ def _check_classes(
         )
 
 
-def class_counts(labels: NDArray[np.int64], classes: tuple[str, ...]) -> dict[str, int]:
+def class_counts(labels: Indices, classes: tuple[str, ...]) -> dict[str, int]:
     """Return the number of labels of every class, by its name."""
     counts = np.bincount(labels, minlength=len(classes))
     return {name: int(count) for name, count in zip(classes, counts, strict=True)}

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.arrays import Numbers, Reals
 from fedshift_datasets.io import dicom
 from fedshift_datasets.io.pictures import Header
 from fedshift_datasets.io.reading import check_room
@@ -35,9 +35,9 @@ class _Volume(NamedTuple):
     Spacing is that of a slice's pixels in millimetres, down and across; None if the unit is unknown.
     """
 
-    stored: NDArray[Any]
+    stored: Numbers
     scale: tuple[float, float]
-    affine: NDArray[np.float64]
+    affine: Reals
     window: tuple[float, float] | None
     spacing: tuple[float, float] | None
 
@@ -68,7 +68,7 @@ def slices(file: str) -> list[str]:
         return [file]
 
 
-def values(name: str) -> NDArray[Any]:
+def values(name: str) -> Numbers:
     """Return the real values of a slice, or of a whole volume, (H, W) or (H, W, D).
 
     Raises:

@@ -12,8 +12,8 @@ from fedshift_core.params import ConfigModel, Fraction, Probability
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from fedshift_core.spelling import meant
+from fedshift_datasets.arrays import Indices
 from fedshift_datasets.base import SPLITS, Split
-from fedshift_datasets.partition.shares import Indices
 
 #: The key of ``counts`` under which the number of all nodes is given, not that of a domain.
 RANDOM = "random"

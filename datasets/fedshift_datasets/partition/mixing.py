@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedshift_core.seeding import generator
-from fedshift_datasets.partition.shares import Indices
+from fedshift_datasets.arrays import Indices
 
 
 def exchanged(homes: Sequence[str], held: Sequence[Indices], mixing: float, purpose: str, seed: int) -> list[

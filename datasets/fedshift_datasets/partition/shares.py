@@ -6,15 +6,13 @@ Images are indices (n,), int64, into the N images of the domain; ``labels`` (N,)
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
+from fedshift_datasets.arrays import Flags, Indices, Texts
 from fedshift_datasets.partition import stratified
-
-Indices = NDArray[np.int64]
 
 
 def skew_labels(images: Indices, labels: Indices, nodes: int, alpha: float, rng: np.random.Generator) -> list[Indices]:
@@ -163,7 +161,7 @@ def cut(images: Indices, labels: Indices, fraction: float, rng: np.random.Genera
     return np.setdiff1d(images, off), off
 
 
-def units_of(groups: NDArray[np.str_]) -> list[str]:
+def units_of(groups: Texts) -> list[str]:
     """Return what is not divided: the name of each image's group after a slash, or its own place.
 
     Spellings of one patient, which two files may have, are one unit.
@@ -176,10 +174,10 @@ def part_of_groups(
     part: Literal["test", "validation"],
     among: Indices,
     labels: Indices,
-    groups: NDArray[np.str_],
+    groups: Texts,
     fraction: float,
     seed: int,
-) -> NDArray[np.bool_]:
+) -> Flags:
     """Return which images of a domain are set aside for a part, where all images of a group stay on one side.
 
     Args:
@@ -230,9 +228,7 @@ def spread(labels: Indices, nodes: int, rng: np.random.Generator) -> list[Indice
     return [np.sort(by_class[place::nodes]) for place in range(nodes)]
 
 
-def spread_groups(
-    labels: Indices, groups: NDArray[np.str_] | None, nodes: int, rng: np.random.Generator
-) -> list[Indices]:
+def spread_groups(labels: Indices, groups: Texts | None, nodes: int, rng: np.random.Generator) -> list[Indices]:
     """Return images divided about equally among nodes, of each class too, all images of a group with one node.
 
     Where there are fewer groups than nodes, images are divided whatever their groups.

@@ -8,11 +8,11 @@ from functools import partial
 from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_datasets import catalog
+from fedshift_datasets.arrays import Pixels
 from fedshift_datasets.base import OWN_SPLITS, SPLITS, Dataset, Form, ImageSet, Source, Split
 from fedshift_datasets.io import cache, corrupt_files, decode, patients, pool
 from fedshift_datasets.io.corrupt_files import Broken
@@ -211,7 +211,7 @@ def _part(
     return Part(domain, split, counts, sizes, modes, broken, names, sketches, turned, pixels, showing), images
 
 
-def _showing(masks: NDArray[np.uint8], classes: int) -> tuple[int, ...]:
+def _showing(masks: Pixels, classes: int) -> tuple[int, ...]:
     there = np.array([np.bincount(mask.ravel(), minlength=IGNORED + 1)[:classes] > 0 for mask in masks])
     return tuple(there.sum(axis=0).tolist())
 

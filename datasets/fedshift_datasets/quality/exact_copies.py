@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Hashes, Pixels
 from fedshift_datasets.base import ImageSet
 
 _ROWS = 3  # of pixels that are compared first, to read little of mapped images
@@ -82,7 +82,7 @@ def _groups(sets: Sequence[Role]) -> list[list[Place]]:
     return [copies for group in with_one_key.values() for copies in _alike(group, lambda place: _pixels(sets, place))]
 
 
-def _keys(x: NDArray[np.uint8]) -> NDArray[np.uint64]:
+def _keys(x: Pixels) -> Hashes:
     """Return a number for each of images (N, H, W, 3), uint64: the same for the same pixels, seldom for others."""
     height, keys = x.shape[1], np.empty(len(x), np.uint64)
     rows = [height * (number + 1) // (_ROWS + 1) for number in range(_ROWS)]
@@ -95,7 +95,7 @@ def _keys(x: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return keys
 
 
-def _alike(places: Iterable[Place], part: Callable[[Place], NDArray[np.uint8]]) -> list[list[Place]]:
+def _alike(places: Iterable[Place], part: Callable[[Place], Pixels]) -> list[list[Place]]:
     """Return groups of two or more places whose parts of pixels are equal."""
     by_digest: dict[bytes, list[Place]] = defaultdict(list)
     for place in places:
@@ -106,8 +106,8 @@ def _alike(places: Iterable[Place], part: Callable[[Place], NDArray[np.uint8]]) 
     return [group for group in by_digest.values() if len(group) > 1]
 
 
-def _pixels(sets: Sequence[Role], place: Place) -> NDArray[np.uint8]:
-    pixels: NDArray[np.uint8] = sets[place[0]].images.x[place[1]]
+def _pixels(sets: Sequence[Role], place: Place) -> Pixels:
+    pixels: Pixels = sets[place[0]].images.x[place[1]]
     return pixels
 
 

@@ -5,10 +5,10 @@ import contextlib
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import BINS
+from fedshift_datasets.arrays import Hashes
 from fedshift_datasets.base import ImageSet
 from fedshift_datasets.quality import duplicates, pixel_statistics
 from fedshift_datasets.quality.duplicates import Sketches
@@ -41,5 +41,5 @@ def _statistics(kept: dict[str, Any]) -> PixelStatistics:
     return PixelStatistics(images=kept["images"], **arrays)
 
 
-def _hashes(kept: str) -> NDArray[np.uint64]:
+def _hashes(kept: str) -> Hashes:
     return np.frombuffer(base64.b64decode(kept), np.uint64).reshape(-1, duplicates.WORDS)

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Numbers, Pixels
 from fedshift_datasets.base import Dataset, ImageSet, Source, Split
 from fedshift_datasets.io import files, trees
 from fedshift_datasets.listing import Arrays, joined
@@ -142,7 +142,7 @@ def _read_pickle(path: Path) -> ImageSet:
     return _image_set(data, numbers, path)
 
 
-def _image_set(data: NDArray[np.uint8], labels: NDArray[Any], path: Path) -> ImageSet:
+def _image_set(data: Pixels, labels: Numbers, path: Path) -> ImageSet:
     x = np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     return files.as_images(x, labels, where=str(path), classes=CLASSES)
 
@@ -174,7 +174,7 @@ class _Array:
         """Take (version, shape, type, in Fortran order, bytes)."""
         self._state = state
 
-    def unpacked(self) -> NDArray[np.uint8] | None:
+    def unpacked(self) -> Pixels | None:
         """Return the array if it is one of uint8, else None."""
         match self._state:
             case (int(), tuple() as shape, _Dtype(code="u1" | "|u1" | "uint8"), fortran, bytes() as values):

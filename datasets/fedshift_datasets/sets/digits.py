@@ -33,12 +33,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
 from fedshift_core.same_names import key
+from fedshift_datasets.arrays import Pixels
 from fedshift_datasets.base import SPLITS, Dataset, ImageSet, Source, Split
 from fedshift_datasets.io import files, layout, mat, trees
 from fedshift_datasets.listing import Arrays, ImageFiles
@@ -171,7 +171,7 @@ def _read_mnist(images: Path, labels: Path) -> ImageSet:
     return files.as_images(x, y, where=f"{images.absolute()} with {labels.name}", classes=CLASSES)
 
 
-def _read_idx(path: Path, *, ndim: int) -> NDArray[np.uint8]:
+def _read_idx(path: Path, *, ndim: int) -> Pixels:
     """Return the array of an idx file of unsigned bytes; torchvision reads no gzipped ones."""
     where, head = path.absolute(), 4 * (1 + ndim)
     with files.reading(where), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

@@ -10,16 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
+from fedshift_datasets.arrays import Floats, Indices, Reals
 from fedshift_datasets.base import SPLITS, Dataset, ImageSet, Source, Split
 from fedshift_datasets.io.trees import find_plain
 from fedshift_datasets.listing import Arrays, ImageFiles
-from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, Drawn, Floats, upsample
-
-Indices = NDArray[np.int64]
+from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, Drawn, upsample
 
 TITLE = "1,797 real handwritten digits in four styles (scan, texture, street, sketch), embedded"
 DOMAINS = tuple(RENDERERS)
@@ -29,7 +27,7 @@ TEST_SHARE = 0.2
 INK_MAX = 16.0
 
 
-def _table() -> NDArray[np.float64]:
+def _table() -> Reals:
     """Return scikit-learn's digits: a row of 64 pixels and the label for each, (1797, 65).
 
     Its file is read without importing it, which takes two seconds; where the file is elsewhere, scikit-learn reads it.
