@@ -11,7 +11,7 @@ from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.extensions import Registry
 from fedshift_core.limits import shown, some
 from fedshift_datasets.base import OWN_SPLITS, PLAIN, SPLITS, Dataset, Form, ImageSet, Names, Source, Split, checked
-from fedshift_datasets.io import cache, corrupt_files, files, layout, same_file, trees
+from fedshift_datasets.io import cache, corrupt_files, layout, looks, resize, trees
 from fedshift_datasets.io.decode import Progress, no_progress
 from fedshift_datasets.listing import Arrays, Files, ImageFiles, Listing
 from fedshift_datasets.sets import (
@@ -21,7 +21,6 @@ from fedshift_datasets.sets import (
     domainnet,
     folders,
     handwritten,
-    handwritten_masks,
     isic,
     office,
     pacs,
@@ -33,7 +32,7 @@ from fedshift_datasets.sets import (
 PUBLIC = "public"
 
 _OURS = (
-    handwritten.DATASET, handwritten_masks.DATASET, digits.DATASET, digits.DIGIT5, pacs.DATASET, office.DATASET,
+    handwritten.DATASET, handwritten.MASKED, digits.DATASET, digits.DIGIT5, pacs.DATASET, office.DATASET,
     vlcs.DATASET, domainnet.DATASET, domainnet.DATASET10, cifar.DATASET, camelyon.DATASET, isic.DATASET,
     folders.DATASET, partitioned.DATASET,
 )  # fmt: skip
@@ -250,7 +249,7 @@ def check_files(name: str, parts: Iterable[tuple[str, Split]], source: Source) -
     dataset = get(name)
     if dataset.own is None:
         return
-    same_file.refuse([_files(dataset.find(domain, split, source)) for domain, split in parts])
+    looks.refuse([_files(dataset.find(domain, split, source)) for domain, split in parts])
 
 
 @functools.lru_cache(maxsize=8)
@@ -272,7 +271,7 @@ def check_own_files(name: str, domains: tuple[str, ...], source: Source) -> None
                         f"node-config: domain names {seen[path]!r} and {domain!r}, and {shown(path)} would be an image "
                         "of both; a node of several domains has a folder of each in data-dir"
                     )
-    same_file.refuse([tuple(seen)])
+    looks.refuse([tuple(seen)])
 
 
 def _files(image_files: ImageFiles) -> tuple[str, ...]:
@@ -356,7 +355,7 @@ def _images(
     progress: Progress = no_progress,
 ) -> ImageSet:
     if _drawn(image_files):
-        images = files.resized(image_files.read(), part.size, part.form.resize)
+        images = resize.resized(image_files.read(), part.size, part.form.resize)
     else:
         images = cache.load(part, image_files, workers=workers, progress=progress)
         if image_files.groups is not None:  # which the cache does not hold

@@ -111,7 +111,7 @@ def _domain(cfg: DatasetConfig, checkup: Checkup, found: Survey, domain: str) ->
         "layout": site and site.layout,
         "images": {part.split: dict(zip(checkup.classes, part.counts, strict=True)) for part in parts},
         "sizes": [[w, h, n] for (w, h), n in sorted(sizes.items())], "modes": dict(sorted(modes.items())),
-        "published": published and trees.compare_counts({domain: number}, {domain: published}),
+        "published": published and trees.compared(domain, number, published),
         "patients": checkup.patients.get(domain), "patients_by": list(site.patients_by) if site else [],
         "pixels": {part.split: _pixels(part.pixels) for part in parts},
     }  # fmt: skip

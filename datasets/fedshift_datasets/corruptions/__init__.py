@@ -32,22 +32,13 @@ from fedshift_datasets.corruptions.levels import constants
 _Corruption = Callable[[Pixels, Constants, Draws], Pixels]
 
 _FUNCTIONS: dict[str, _Corruption] = {
-    "gaussian_noise": noise.gaussian_noise,
-    "shot_noise": noise.shot_noise,
-    "impulse_noise": noise.impulse_noise,
-    "defocus_blur": blur.defocus_blur,
-    "glass_blur": blur.glass_blur,
-    "motion_blur": blur.motion_blur,
-    "zoom_blur": blur.zoom_blur,
-    "snow": weather.snow,
-    "frost": weather.frost,
-    "fog": weather.fog,
-    "brightness": weather.brightness,
-    "contrast": digital.contrast,
-    "elastic_transform": digital.elastic_transform,
-    "pixelate": digital.pixelate,
-    "jpeg_compression": digital.jpeg_compression,
-}
+    each.__name__: each
+    for each in (
+        noise.gaussian_noise, noise.shot_noise, noise.impulse_noise, blur.defocus_blur, blur.glass_blur,
+        blur.motion_blur, blur.zoom_blur, weather.snow, weather.frost, weather.fog, weather.brightness,
+        digital.contrast, digital.elastic_transform, digital.pixelate, digital.jpeg_compression,
+    )
+}  # fmt: skip
 
 #: Names of the corruptions, in the paper's order.
 CORRUPTIONS: tuple[str, ...] = tuple(_FUNCTIONS)

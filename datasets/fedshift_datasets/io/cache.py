@@ -2,7 +2,7 @@
 
 A part is a file (:mod:`fedshift_datasets.io.kept`) that appears at once, complete. Its name carries the fingerprint of
 the source files (names, sizes, times of writing) and of the images' size and form, so that a changed source means
-another part. It also says what else must agree (:mod:`fedshift_datasets.io.integrity`): inodes, times of change and
+another part. It also says what else must agree (:mod:`fedshift_datasets.io.looks`): inodes, times of change and
 content of the sources. A part with other sources, or a damaged one, is decoded again as a whole, and a line says so.
 """
 
@@ -24,7 +24,7 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_datasets.arrays import Reals
 from fedshift_datasets.base import PLAIN, Form, ImageSet
-from fedshift_datasets.io import files, integrity, kept, looks, resize
+from fedshift_datasets.io import kept, looks, resize
 from fedshift_datasets.io.decode import Progress, decode_into, no_progress
 from fedshift_datasets.io.kept import CACHE_DIR as CACHE_DIR
 from fedshift_datasets.io.kept import cache_dir as cache_dir
@@ -143,9 +143,9 @@ def _opened(path: Path, mark: str, work: _Work, seen: Entries) -> ImageSet | Non
         if part.size:
             log.warning("%s: the cached images are damaged or cut off; they are decoded again", shown(path))
         return None
-    if part.about["stamp"] == integrity.stamp(seen):
+    if part.about["stamp"] == looks.stamp(seen):
         return images
-    verdict = integrity.verdict(part.about, work.sources, work.workers)
+    verdict = looks.verdict(part.about, work.sources, work.workers)
     if verdict == "changed":
         log.warning(
             "%s: files were replaced by others of the same sizes and times of writing; they are decoded again",
@@ -158,7 +158,7 @@ def _opened(path: Path, mark: str, work: _Work, seen: Entries) -> ImageSet | Non
             "cached images stay (if each run says so, see docs/guide/datasets.md, Prepared once)",
             shown(_origin(work.image_files)),
         )
-        stamp = integrity.stamp(looks.at(work.sources))
+        stamp = looks.stamp(looks.at(work.sources))
         with contextlib.suppress(OSError), kept.appending(path) as file:  # on a full disk the next process checks again
             kept.write(file, {"stamp": stamp})
     return images
@@ -254,11 +254,11 @@ def _build(path: Path, mark: str, work: _Work, before: Entries) -> None:
                     labels[:] = main_class(masks, IGNORED)
                     about |= {SPACING: _in_rows(_spacing(facts.headers, work.part))}
             about |= {HEADERS: _counted(facts.headers)}
-            about |= integrity.seal(sources, before, work.workers, facts.digests)
+            about |= looks.seal(sources, before, work.workers, facts.digests)
         else:
-            images = files.resized(image_files.read(), work.part.size, work.part.form.resize)
+            images = resize.resized(image_files.read(), work.part.size, work.part.form.resize)
             kept.write(file, {}, images.x, *(() if images.masks is None else [images.masks]), images.y, align=64)
-            about |= {SPACING: _in_rows(images.spacing)} | integrity.seal(sources, before, work.workers)
+            about |= {SPACING: _in_rows(images.spacing)} | looks.seal(sources, before, work.workers)
             work.progress(len(images))
         kept.write(file, about)
     _make_room(path, work.part.stem, origin, changed)

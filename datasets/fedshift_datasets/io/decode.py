@@ -15,9 +15,9 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_datasets.arrays import Pixels
 from fedshift_datasets.base import PLAIN, Form
-from fedshift_datasets.io import dicom_frames, masks, pictures, pool, presence, volumes
+from fedshift_datasets.io import masks, npz, pictures, pool, presence, volumes
 from fedshift_datasets.io.pictures import Header
-from fedshift_datasets.io.reading import reading
+from fedshift_datasets.io.presence import reading
 from fedshift_datasets.io.resize import fit
 from fedshift_datasets.listing import SLICE, Item, Listing
 
@@ -157,11 +157,11 @@ def _outlined(made: Decoded, item: Item, whole: tuple[int, int], form: Form) -> 
     if volumes.is_volume(item.name):
         with reading(file.name):
             volumes.check_place(item.name, file.name)
-            mask = Image.fromarray(masks.as_classes(volumes.values(file.name), file.name, item.classes))
+            mask = Image.fromarray(npz.as_classes(volumes.values(file.name), file.name, item.classes))
         return made._replace(mask=np.asarray(fit(mask, made.pixels.shape[0], form.resize)))
     with reading(file.name):
         if SLICE in item.name:
-            dicom_frames.check(item.name, file.name)
+            volumes.check_frames(item.name, file.name)
         content = encoded(file)
         mask, orientation = masks.read(content, file.name, item.classes)
     if form.exif == "apply":
@@ -188,7 +188,7 @@ def header(item: Item) -> Header:
 def encoded(item: Item) -> bytes:
     """Return the encoded bytes of an image, of a frame as those of a file of its own."""
     if SLICE in item.name:
-        return dicom_frames.frame(item.name)
+        return volumes.frame(item.name)
     if not os.path.isfile(item.path):  # noqa: PTH113 - twice as fast; a pipe would block this process
         presence.check(item.path)
     with open(item.path, "rb") as file:  # noqa: PTH123

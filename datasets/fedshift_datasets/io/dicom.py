@@ -32,7 +32,7 @@ _GREY, _INVERTED = "MONOCHROME2", "MONOCHROME1"
 #: Width and height, kind and bits, and the spacing of pixels (:class:`fedshift_datasets.io.pictures.Header`).
 About = tuple[tuple[int, int], str, tuple[float, float] | None]
 _NUMBER = "[0-9]{1,6}"  # of frames, of which a damaged header may state very many
-_EXTRA = 'pip install "fedshift[medical]"'
+EXTRA = 'pip install "fedshift[medical]"'
 _DECODERS = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
 
 
@@ -92,7 +92,7 @@ def header(content: bytes, name: object) -> About:
 
 
 def _lacking(where: str) -> DataError:
-    return DataError(f"{where}: a DICOM file, which needs pydicom; run: {_EXTRA}")
+    return DataError(f"{where}: a DICOM file, which needs pydicom; run: {EXTRA}")
 
 
 def patient(file: str) -> str:

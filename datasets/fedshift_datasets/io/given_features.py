@@ -19,7 +19,7 @@ from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
 from fedshift_datasets.arrays import Floats
-from fedshift_datasets.io import integrity
+from fedshift_datasets.io import looks
 from fedshift_datasets.listing import ImageSet
 
 KEY = "dataset.features"
@@ -99,4 +99,4 @@ def _read(path: Path, _size: int, _time: int) -> Given:
     if len(places) < len(names):
         raise DataError(f"{KEY}: {shown(path)} names {plural(len(names) - len(places), 'image')} twice")
     of_classes = None if classes is None else classes.astype(np.float32)
-    return Given(integrity.content([path]), places, rows.astype(np.float32), of_classes)
+    return Given(looks.contents([path]), places, rows.astype(np.float32), of_classes)

@@ -14,7 +14,7 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_datasets.arrays import Numbers
 from fedshift_datasets.io import pool
-from fedshift_datasets.io.reading import check_room
+from fedshift_datasets.io.presence import check_room
 
 _NUMBERS = ("double", "single", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 

@@ -24,16 +24,7 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import (
-    dicom,
-    integrity,
-    kept,
-    layout,
-    looks,
-    pictures,
-    pool,
-    table,
-)
+from fedshift_datasets.io import dicom, kept, layout, looks, pictures, pool, table
 from fedshift_datasets.listing import ImageSet, Listing
 
 REMEDY = "list them in patients.csv next to the images (columns file and patient)"
@@ -219,7 +210,7 @@ def _headers(files: tuple[str, ...]) -> list[str]:
     names = "\0".join(files).encode(errors="surrogateescape")
     path = kept.cache_dir() / f"patients-{hashlib.sha256(names).hexdigest()[:32]}.list"
     seen, began = looks.some(files), time.time_ns()
-    of = {"format": _FORMAT, "stamp": integrity.stamp(seen)}
+    of = {"format": _FORMAT, "stamp": looks.stamp(seen)}
     about = kept.read(path).about
     if of.items() <= about.items():
         return list(about["patients"])
@@ -234,12 +225,12 @@ def state(sources: Sequence[str]) -> str:
     """Return a hash of the state of files that tell patients; empty if one has just been written, or there is none."""
     seen = looks.some(tuple(sources))
     settled = len(seen) and seen[:, looks.CHANGED].max() < time.time_ns() - looks.SETTLED
-    return integrity.stamp(seen) if settled else ""
+    return looks.stamp(seen) if settled else ""
 
 
 def are_still(sources: Sequence[str], before: str) -> bool:
     """Return whether files that tell patients are in the state that they were in."""
-    return not sources or integrity.stamp(looks.some(tuple(sources))) == before
+    return not sources or looks.stamp(looks.some(tuple(sources))) == before
 
 
 class Part(NamedTuple):

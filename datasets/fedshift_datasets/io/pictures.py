@@ -216,9 +216,9 @@ def not_taken(names: Iterable[str]) -> Counter[str]:
     )
 
 
-def warn_of_ignored(where: Path, counts: Counter[str]) -> None:
+def warn_of_ignored(where: Path, names: Iterable[str]) -> None:
     """Warn once of ignored files in a folder, or of ignored members of a tar."""
-    if counts:
+    if counts := not_taken(names):
         said_once.warn(f"{shown(where)}: {describe(counts)}", str(where))
 
 
@@ -226,10 +226,7 @@ def describe(counts: Counter[str]) -> str:
     """Return a line on ignored files: ``3 files are not taken: .heic (2), .txt (1); taken are .png, ...``."""
     number = counts.total()
     suffixes = [f"{suffix} ({count})" for suffix, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
-    if len(suffixes) > _MOST_SUFFIXES:
-        suffixes = [
-            *suffixes[:_MOST_SUFFIXES],
-            f"{plural(len(suffixes) - _MOST_SUFFIXES, 'more suffix', 'more suffixes')}",
-        ]
+    if more := suffixes[_MOST_SUFFIXES:]:
+        suffixes[_MOST_SUFFIXES:] = [plural(len(more), "more suffix", "more suffixes")]
     files = plural(number, "file is", "files are")
     return f"{files} not taken: {', '.join(suffixes)}; taken are {', '.join(SUFFIXES)}"

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
-from fedshift_datasets.io.reading import reading
+from fedshift_datasets.io.presence import reading
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")

@@ -23,7 +23,7 @@ from typing import Any
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import as_found, plain
 from fedshift_core.spelling import meant
-from fedshift_datasets.io import fetched, rows
+from fedshift_datasets.io import fetched
 from fedshift_datasets.sets import folders
 
 NAME = "flwr-datasets"
@@ -74,10 +74,10 @@ def _write(hub: str, stated: Mapping[str, Any], columns: Mapping[str, str], to: 
         names = _names(sites[0].features, stated.get("partition_by")) if natural else ()
         classes = _names(sites[0].features, label)
         for number, site in enumerate(sites):
-            name = rows.name(natural.get(number, number), names, "partition-", folders.check_domain)
+            name = fetched.name_of(natural.get(number, number), names, "partition-", folders.check_domain)
             for row, (picture, kind) in enumerate(_rows(site, image, label)):
-                place = to / name / rows.name(kind, classes, label, folders.check_class)
-                rows.write(picture, place, f"{row:06d}", f"{hub}, partition {number}, row {row}")
+                place = to / name / fetched.name_of(kind, classes, label, folders.check_class)
+                fetched.write(picture, place, f"{row:06d}", f"{hub}, partition {number}, row {row}")
 
 
 @contextlib.contextmanager
