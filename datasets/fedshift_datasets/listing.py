@@ -20,7 +20,7 @@ SLICE = "#slice="  # in the name of an image that is a slice of a volume: betwee
 IGNORED = 255  # the value of a mask's pixels that count nowhere
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ImageSet:
     """Labelled images of one domain and split.
 
@@ -42,12 +42,12 @@ class ImageSet:
 
     x: Pixels
     y: Indices
-    of_source: Callable[[], Pixels] | None = field(default=None, compare=False)
-    groups: Texts | None = field(default=None, compare=False)
-    domains: Indices | None = field(default=None, compare=False)
-    kept_in: Kept | None = field(default=None, compare=False)
-    masks: Pixels | None = field(default=None, compare=False)
-    spacing: Reals | None = field(default=None, compare=False)
+    of_source: Callable[[], Pixels] | None = None
+    groups: Texts | None = None
+    domains: Indices | None = None
+    kept_in: Kept | None = None
+    masks: Pixels | None = None
+    spacing: Reals | None = None
 
     def __post_init__(self) -> None:
         """Let images and labels only be read: all nodes, rounds and runs of a process share their memory."""
@@ -75,7 +75,14 @@ class ImageSet:
 
     def select(self, index: Indices | slice) -> "ImageSet":
         """Return the images at ``index`` (shape (n,)), in that order; their pixels are copied when they are used."""
-        return _Selected(self, index)
+
+        def part(array: NDArray[T] | None) -> Any:
+            return None if array is None else array[index]
+
+        return _Later(
+            lambda: self.x[index], lambda: part(self.masks), y=_read_only(self.y[index]), groups=part(self.groups),
+            domains=part(self.domains), spacing=part(self.spacing), of_source=lambda: self.marks[index],
+        )  # fmt: skip
 
     def labelled(self, labels: Indices) -> "ImageSet":
         """Return the same images with other labels (N,)."""
@@ -98,8 +105,11 @@ def _read_only(array: NDArray[T]) -> NDArray[T]:
     return view
 
 
-class _OfOthers(ImageSet):
+class _Later(ImageSet):
     """Images of other sets, whose pixels nobody may ask for (``model.precompute``); masks likewise."""
+
+    def __init__(self, pixels: Callable[[], Pixels], masks: Callable[[], Pixels | None], **known: Any) -> None:
+        vars(self).update(known, _pixels=pixels, _masks=masks)
 
     @functools.cached_property
     def x(self) -> Pixels:
@@ -114,29 +124,6 @@ class _OfOthers(ImageSet):
         return None if masks is None else _read_only(masks)
 
 
-class _Selected(_OfOthers):
-    def __init__(self, of: ImageSet, index: Indices | slice) -> None:
-        groups = None if of.groups is None else of.groups[index]
-        domains = None if of.domains is None else of.domains[index]
-        vars(self).update(
-            y=_read_only(of.y[index]), of_source=lambda: of.marks[index], groups=groups, domains=domains,
-            spacing=None if of.spacing is None else of.spacing[index],
-            _pixels=lambda: of.x[index], _masks=lambda: None if of.masks is None else of.masks[index],
-        )  # fmt: skip
-
-
-class _Joined(_OfOthers):
-    def __init__(self, sets: Sequence[ImageSet], domains: Sequence[int] | None) -> None:
-        of_each = None if domains is None else np.repeat(np.array(domains, np.int64), [len(each) for each in sets])
-        vars(self).update(
-            y=_read_only(np.concatenate([each.y for each in sets])), domains=of_each,
-            groups=_stated(sets, [each.groups for each in sets], np.array([""])),
-            spacing=_stated(sets, [each.spacing for each in sets], np.full((1, 2), np.nan)),
-            of_source=lambda: np.concatenate([each.marks for each in sets]),
-            _pixels=lambda: np.concatenate([each.x for each in sets]), _masks=lambda: _masks_of(sets),
-        )  # fmt: skip
-
-
 def joined(sets: Sequence[ImageSet], domains: Sequence[int] | None = None) -> ImageSet:
     """Return the images of several sets, one set after the other; their pixels are copied when they are used.
 
@@ -144,21 +131,28 @@ def joined(sets: Sequence[ImageSet], domains: Sequence[int] | None = None) -> Im
         sets: The sets.
         domains: The domain of each set, its place among the run's domains; None if nobody says.
     """
-    return _Joined(sets, domains)
+
+    def masks() -> Pixels | None:
+        found = [each.masks for each in sets if each.masks is not None]  # all have them or none
+        return np.concatenate(found) if found else None
+
+    of_each = None if domains is None else np.repeat(np.array(domains, np.int64), [len(each) for each in sets])
+    return _Later(
+        lambda: np.concatenate([each.x for each in sets]), masks,
+        y=_read_only(np.concatenate([each.y for each in sets])), domains=of_each,
+        groups=_stated(sets, "groups", np.array([""])),
+        spacing=_stated(sets, "spacing", np.full((1, 2), np.nan)),
+        of_source=lambda: np.concatenate([each.marks for each in sets]),
+    )  # fmt: skip
 
 
-def _stated(sets: Sequence[ImageSet], parts: Sequence[NDArray[T] | None], blank: NDArray[T]) -> NDArray[T] | None:
+def _stated(sets: Sequence[ImageSet], name: str, blank: NDArray[T]) -> NDArray[T] | None:
     """Return what sets state of their images, and ``blank`` (1, ...) of each image of a set that states nothing."""
+    parts = [getattr(each, name) for each in sets]
     if all(part is None for part in parts):
         return None
-    pairs = zip(sets, parts, strict=True)
-    return np.concatenate([blank.repeat(len(each), axis=0) if part is None else part for each, part in pairs])
-
-
-def _masks_of(sets: Sequence[ImageSet]) -> Pixels | None:
-    """Return the masks of the images of several sets, of which all have them or none."""
-    masks = [each.masks for each in sets if each.masks is not None]
-    return np.concatenate(masks) if masks else None
+    blanks = (blank.repeat(len(each), axis=0) for each in sets)
+    return np.concatenate([none if part is None else part for part, none in zip(parts, blanks, strict=True)])
 
 
 def main_class(masks: Pixels, classes: int) -> Indices:
@@ -284,11 +278,6 @@ class Listing:
     def classes(self) -> int:
         """The number of classes that masks may have."""
         return self.items.classes if isinstance(self.items, Files) else 0
-
-    @functools.cached_property
-    def paths(self) -> tuple[Path, ...]:
-        """The files that it reads, each once."""
-        return tuple(map(Path, self.sources))
 
     def select(self, index: Indices) -> "Listing":
         """Return the images at ``index`` (shape (n,)), in that order."""

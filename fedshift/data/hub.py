@@ -213,7 +213,8 @@ def _fetched(name: str, known: Known, record: Record, folder: Path) -> Record:
             continue
         file = folder / DOWNLOAD
         _download(record, file_name, file)
-        digest = _sha256(file)
+        with file.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
         if part.sha256 and digest != part.sha256:
             file.unlink()
             raise DataError(f"{file_name}: SHA-256 {digest[:12]} is not the hub's {part.sha256[:12]}; get it again")
@@ -253,11 +254,6 @@ def _split_of(file: str) -> str:
     if found is None:
         raise ConfigError(f"{shown(file)}: its name says no split; allowed are {', '.join(SPLITS)}; see --files")
     return SPLITS[found[1]]
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _write(file: Path, mark: str, split: str, known: Known, folder: Path) -> int:

@@ -252,8 +252,11 @@ def _build(path: Path, mark: str, work: _Work, before: Entries) -> None:
                 )
                 if masks is not None:
                     labels[:] = main_class(masks, IGNORED)
-                    about |= {SPACING: _in_rows(_spacing(facts.headers, work.part))}
-            about |= {HEADERS: _counted(facts.headers)}
+                    scales = [resize.scale(*each.size, shape[1], work.part.form.resize) for each in facts.headers]
+                    apart = np.array([each.spacing or (np.nan, np.nan) for each in facts.headers]) * scales
+                    about |= {SPACING: _in_rows(apart)}
+            counts = Counter((*each.size, each.mode, each.orientation) for each in facts.headers)
+            about |= {HEADERS: [[*header, number] for header, number in counts.items()]}
             about |= looks.seal(sources, before, work.workers, facts.digests)
         else:
             images = resize.resized(image_files.read(), work.part.size, work.part.form.resize)
@@ -290,18 +293,6 @@ def last_used(path: Path) -> float:
         with contextlib.suppress(OSError):
             return place.stat().st_mtime
     return 0
-
-
-def _counted(headers: Sequence[Header]) -> list[list[Any]]:
-    """Return how many images have each header: width, height, mode, orientation and number."""
-    counts = Counter((*header.size, header.mode, header.orientation) for header in headers)
-    return [[*header, number] for header, number in counts.items()]
-
-
-def _spacing(headers: Sequence[Header], part: Part) -> Reals:
-    """Return the spacing of images in a part (N, 2) by that in their files."""
-    scales = [resize.scale(*header.size, part.size, part.form.resize) for header in headers]
-    return np.array([header.spacing or (np.nan, np.nan) for header in headers]) * scales
 
 
 def _in_rows(spacing: Reals | None) -> list[list[float]]:

@@ -75,7 +75,10 @@ def find(
     by = [labels.name] if any(groups) else []
     if all(groups):
         return Patients(tuple(groups), by=tuple(by))
-    tables = [path for folder in _folders(files, root) for path in _csv_files(folder) if path != labels]
+    tables = [
+        path for folder in _folders(files, root) for name in layout.divided(folder)[1]
+        if name.lower().endswith(".csv") and (path := folder / name) != labels and path.is_file()
+    ]  # fmt: skip
     groups, used, misfits, notes = _with_tables(groups, tables, domain, files, root)
     by += used
     groups, asked, missing = _with_headers(groups, files)
@@ -123,11 +126,6 @@ def _folders(files: Sequence[str], root: Path) -> list[Path]:
     return sorted(within | above | {root}, key=lambda folder: (-len(folder.parts), str(folder)))
 
 
-def _csv_files(folder: Path) -> list[Path]:
-    names = (name for name in layout.divided(folder)[1] if name.lower().endswith(".csv"))
-    return [folder / name for name in names if (folder / name).is_file()]
-
-
 def _rows(path: Path, domain: str, files: Sequence[str]) -> dict[int, str]:
     """Return the patient of each image that a table has a row of, by the image's place among ``files``.
 
@@ -135,7 +133,11 @@ def _rows(path: Path, domain: str, files: Sequence[str]) -> dict[int, str]:
         DataError: If it cannot be read, or has no columns of files and patients.
         ValueError: If it does not fit the images.
     """
-    rows = [row for row in table.read(path, (), _row, resolved=None) if _is_of(row, domain)]
+    rows = [
+        row
+        for row in table.read(path, (), _row, resolved=None)
+        if not row.domain or same_names.same(row.domain, domain)
+    ]
     by_path = {same_names.key(file): place for place, file in enumerate(files)}
     by_name: dict[str, list[int]] = {}
     for place, file in enumerate(files):
@@ -157,10 +159,6 @@ def _rows(path: Path, domain: str, files: Sequence[str]) -> dict[int, str]:
     if not patients:
         raise ValueError(f"{_ELSEWHERE} {plural(len(rows), 'row')} is of an image of {domain}")
     return patients
-
-
-def _is_of(row: table.Row, domain: str) -> bool:
-    return not row.domain or same_names.same(row.domain, domain)
 
 
 def _row(line: int, cells: Mapping[str, str]) -> table.Row:

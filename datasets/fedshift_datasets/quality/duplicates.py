@@ -129,8 +129,9 @@ def pairs(images: Sketches) -> Pairs:
         near.append(np.stack([first[same], second[same]], axis=1))
         seen += len(first)
         if seen > _MOST:
-            return Pairs(_in_order(near), complete=False)
-    return Pairs(_in_order(near), complete=True)
+            break
+    places = np.concatenate([np.zeros((0, 2), np.int64), *near])
+    return Pairs(places[np.lexsort((places[:, 1], places[:, 0]))], complete=seen <= _MOST)
 
 
 def _once(images: Sketches) -> Greys:
@@ -272,9 +273,3 @@ def _all_with_all(hashes: Hashes) -> Iterator[_Places]:
             first, second = np.nonzero(alike)
             kept = first + row < second + column
             yield first[kept] + row, second[kept] + column
-
-
-def _in_order(parts: list[Indices]) -> Indices:
-    places = np.concatenate(parts) if parts else np.zeros((0, 2), np.int64)
-    order: Indices = np.lexsort((places[:, 1], places[:, 0]))
-    return places[order]

@@ -53,12 +53,13 @@ def of(x: Pixels, bins: int) -> PixelStatistics:
         stds[start : start + _PART] = _by_image(part)[1]
     values, total = np.arange(LEVELS, dtype=np.int64), n * pixels
     sums, squares = counts @ values, counts @ values**2
+    s, q = sums.astype(object), squares.astype(object)
     below = counts.cumsum(axis=1)
     return PixelStatistics(
         images=n,
         mean=sums / total / (LEVELS - 1),
         # in whole numbers of any length: 10^6 images of 1000 pixels a side would not fit into 64 bits
-        variance=np.array([_variance(int(s), int(q), total) for s, q in zip(sums, squares, strict=True)]),
+        variance=((total * q - s * s) / (total * (LEVELS - 1)) ** 2).astype(np.float64),
         image_std=stds.mean(axis=0),
         low=(below < LOW * total).sum(axis=1) / (LEVELS - 1),
         high=(below < HIGH * total).sum(axis=1) / (LEVELS - 1),
@@ -86,10 +87,6 @@ def _by_image(planes: Pixels) -> tuple[Reals, Reals]:
     squares = np.square(planes, dtype=np.uint16).sum(axis=2, dtype=whole).astype(np.int64)
     spread = (pixels * squares - sums * sums) / (pixels * max(pixels - 1, 1))
     return sums / (pixels * (LEVELS - 1)), np.sqrt(spread) / (LEVELS - 1)
-
-
-def _variance(sums: int, squares: int, total: int) -> float:
-    return (total * squares - sums * sums) / (total * (LEVELS - 1)) ** 2
 
 
 def frequent(kinds: Iterable[str], least: int, most: int) -> dict[str, int]:

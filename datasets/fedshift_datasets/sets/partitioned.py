@@ -68,7 +68,8 @@ def _write(hub: str, stated: Mapping[str, Any], columns: Mapping[str, str], to: 
 
         partitioner = _partitioner(stated)
         whole = FederatedDataset(dataset=hub, partitioners={SPLIT: partitioner})
-        sites = [whole.load_partition(number, SPLIT) for number in range(_first(whole, partitioner))]
+        whole.load_partition(0, SPLIT)  # some partitioners know the number of partitions when they have seen the images
+        sites = [whole.load_partition(number, SPLIT) for number in range(int(partitioner.num_partitions))]
         image, label = _columns(sites[0].features, columns)
         natural = getattr(partitioner, "partition_id_to_natural_id", None) or {}
         names = _names(sites[0].features, stated.get("partition_by")) if natural else ()
@@ -124,12 +125,6 @@ def _partitioner(stated: Mapping[str, Any]) -> Any:
         return known[name](**{key: value for key, value in stated.items() if key != "name"})
     except (TypeError, ValueError) as error:
         raise ConfigError(f"dataset.partitioner: {name}: {plain(str(error))}") from None
-
-
-def _first(whole: Any, partitioner: Any) -> int:
-    """Return the number of partitions, which some partitioners know when they have seen the images."""
-    whole.load_partition(0, SPLIT)
-    return int(partitioner.num_partitions)
 
 
 def _columns(features: Mapping[str, Any], stated: Mapping[str, str]) -> tuple[str, str]:
