@@ -269,7 +269,7 @@ def check_own_files(name: str, domains: tuple[str, ...], source: Source) -> None
 def _files(image_files: ImageFiles) -> tuple[str, ...]:
     """Return the files of images that are there for themselves, not as a piece of another file."""
     if not isinstance(image_files, Listing):
-        return tuple(map(str, image_files.files))
+        return image_files.sources
     if isinstance(image_files.items, Files):
         return image_files.items.names
     return tuple(str(item.path) for item in image_files.items if item.length < 0)

@@ -304,5 +304,10 @@ class Arrays:
     mark: str = ""
     groups: Texts | None = field(default=None, compare=False)
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Their paths."""
+        return tuple(map(str, self.files))
+
 
 ImageFiles = Listing | Arrays

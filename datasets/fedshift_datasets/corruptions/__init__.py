@@ -25,23 +25,14 @@ import numpy as np
 
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.seeding import generator
-from fedshift_datasets.corruptions import blur, digital, noise, weather
+from fedshift_datasets.corruptions import kinds
 from fedshift_datasets.corruptions.arrays import Constants, Draws, Indices, Pixels
-from fedshift_datasets.corruptions.levels import constants
+from fedshift_datasets.corruptions.levels import SMALL, constants
 
 _Corruption = Callable[[Pixels, Constants, Draws], Pixels]
 
-_FUNCTIONS: dict[str, _Corruption] = {
-    each.__name__: each
-    for each in (
-        noise.gaussian_noise, noise.shot_noise, noise.impulse_noise, blur.defocus_blur, blur.glass_blur,
-        blur.motion_blur, blur.zoom_blur, weather.snow, weather.frost, weather.fog, weather.brightness,
-        digital.contrast, digital.elastic_transform, digital.pixelate, digital.jpeg_compression,
-    )
-}  # fmt: skip
-
 #: Names of the corruptions, in the paper's order.
-CORRUPTIONS: tuple[str, ...] = tuple(_FUNCTIONS)
+CORRUPTIONS = tuple(SMALL)
 HIGHEST_SEVERITY = 5
 SMALLEST_SIDE, LARGEST_SIDE = 28, 224
 
@@ -67,17 +58,18 @@ def corrupt(x: Pixels, name: str, severity: int, keys: Indices, seed: int = 0) -
         ConfigError: If there is no such corruption or severity.
         DataError: If the images are not as above.
     """
-    if name not in _FUNCTIONS:
+    if name not in CORRUPTIONS:
         raise ConfigError(f"corruption: {name!r} is not known; allowed are {', '.join(CORRUPTIONS)}")
     _check(x, severity)
     if severity == 0:
         return x
+    corruption: _Corruption = getattr(kinds, name)
     level = constants(name, severity, x.shape[1])
     out = np.empty_like(x)
     step = max(_LEAST_CHUNK, _CHUNK // x[0].size) if len(x) else 1
     for start in range(0, len(x), step):
         part = slice(start, start + step)
-        out[part] = _FUNCTIONS[name](x[part], level, Draws(seed, f"corruption-{name}", keys[part]))
+        out[part] = corruption(x[part], level, Draws(seed, f"corruption-{name}", keys[part]))
     return out
 
 

@@ -62,7 +62,7 @@ def _unavailable(listing: Listing) -> dict[int, str]:
 def _decoded(listing: Listing, form: Form) -> dict[int, str]:
     """Return a reason for each image that cannot be decoded, by place, and cache the places."""
     path = cache.cache_dir() / f"broken-{cache.fingerprint(listing, _SIZE, form)[:32]}.list"
-    stamp = looks.stamp(looks.at(cache.sources_of(listing)), inodes=False)
+    stamp = looks.stamp(looks.at(listing.sources), inodes=False)
     about = kept.read(path).about
     places = about["broken"] if about.get("stamp") == stamp else None
     reasons = _tried(listing, range(len(listing)) if places is None else places, form)

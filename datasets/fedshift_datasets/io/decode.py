@@ -2,8 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -27,19 +26,6 @@ Progress = Callable[[int], None]
 
 def no_progress(finished: int) -> None:
     """Show nothing."""
-
-
-@dataclass(frozen=True)
-class FileFacts:
-    """Properties of image files, found when their images were decoded.
-
-    Attributes:
-        headers: Of each image.
-        digests: Hexadecimal SHA-256 of each file that is one image or mask, by its path; of what was decoded.
-    """
-
-    headers: Sequence[Header]
-    digests: dict[str, str]
 
 
 class Decoded(NamedTuple):
@@ -80,7 +66,7 @@ def decode_into(
     *,
     workers: int,
     progress: Progress = no_progress,
-) -> FileFacts:
+) -> tuple[list[Header], dict[str, str]]:
     """Decode all images of a listing, made squares, into a file: pixels (N, size, size, 3), then any masks (N, ...).
 
     Args:
@@ -91,6 +77,10 @@ def decode_into(
         form: How they become squares of 8 bits a channel.
         workers: The most processes.
         progress: Called for finished images.
+
+    Returns:
+        The header of each image, and the SHA-256 of each file that is one image or mask, by its path, as it was
+        decoded.
 
     Raises:
         DataError: If an image cannot be read, with its name.
@@ -104,7 +94,7 @@ def decode_into(
         digests |= made.digests
         if done == number or done % pool.BATCH == 0:
             progress((done - 1) % pool.BATCH + 1)
-    return FileFacts(headers, digests)
+    return headers, digests
 
 
 def _write(task: _Task, file: str, size: int, form: Form) -> Decoded:

@@ -43,16 +43,6 @@ REMEDY_NUMBERS = (
 )
 
 
-def labels(path: Path) -> tuple[Numbers, Numbers | None]:
-    """Return ``y`` of an npz file and its own ``classes`` (None if it has none), without reading images.
-
-    Raises:
-        DataError: If the file is broken.
-    """
-    arrays = load(path, ("y",))
-    return arrays["y"], arrays.get(KEY)
-
-
 def described(found: Numbers) -> str:
     """Return the type and shape of an array, for messages."""
     return f"type {shown(found.dtype, MOST_NAME)} and shape {found.shape}"

@@ -170,12 +170,10 @@ def _kinds(root: Path, domain: str, domains: tuple[str, ...]) -> list[str]:
     Raises:
         DataError: If its labels are integers alone, whose order nobody stated.
     """
-    archives = tuple(layout.archives(root, domain).items())
-    if not archives:
-        return sites.class_names(root, domain)
-    kinds: list[str] = []
-    for _, path in archives:
-        _, own = npz.labels(path)
+    archives = layout.archives(root, domain)
+    kinds = [] if archives else sites.class_names(root, domain)
+    for path in archives.values():
+        own = npz.load(path, ("y",)).get(npz.KEY)
         if own is None:
             raise npz.nobody_stated(path, _folder_names(root, domains))
         kinds += npz.names(own, str(path))
