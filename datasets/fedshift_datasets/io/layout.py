@@ -122,7 +122,7 @@ def class_folders(
         DataError: If a folder is no class, or two are the same class; as :func:`class_folder`.
     """
     folders: dict[int, Path] = {}
-    for sub in folders_in(folder):
+    for sub in divided(folder)[0]:
         if same_names.key(sub.name) in others:
             continue
         label = label_of(sub.name, classes, aliases)
