@@ -25,8 +25,9 @@ import numpy as np
 
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.seeding import generator
+from fedshift_datasets.arrays import Indices, Pixels
 from fedshift_datasets.corruptions import kinds
-from fedshift_datasets.corruptions.arrays import Constants, Draws, Indices, Pixels
+from fedshift_datasets.corruptions.arrays import Constants, Draws
 from fedshift_datasets.corruptions.levels import SMALL, constants
 
 _Corruption = Callable[[Pixels, Constants, Draws], Pixels]

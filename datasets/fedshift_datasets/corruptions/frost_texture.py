@@ -10,8 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from fedshift_core.seeding import generator
-from fedshift_datasets.arrays import Reals
-from fedshift_datasets.corruptions.arrays import Floats, Pixels
+from fedshift_datasets.arrays import Floats, Pixels, Reals
 
 #: How many pictures there are, as in the authors' code, and their height and width.
 TEXTURES, SIDE = 5, 640

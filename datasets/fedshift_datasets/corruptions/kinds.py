@@ -7,12 +7,10 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
+from fedshift_datasets.arrays import Floats, Indices, Pixels
 from fedshift_datasets.corruptions.arrays import (
     Constants,
     Draws,
-    Floats,
-    Indices,
-    Pixels,
     blurred,
     convolved,
     pixels,
