@@ -34,7 +34,8 @@ from scipy.io import savemat
 
 from fedshift_core.errors import DataError
 from fedshift_datasets.base import PLAIN
-from fedshift_datasets.io import decode, files, trees
+from fedshift_datasets.io import decode, presence, trees
+from fedshift_datasets.io.npz import read
 from fedshift_datasets.listing import Item
 from fedshift_datasets.sets import cifar, digits
 
@@ -141,12 +142,12 @@ def usps() -> bytes:
 
 
 def read_image(path: Path) -> None:
-    with files.reading(path):  # in this process, with its bounds
+    with presence.reading(path):  # in this process, with its bounds
         decode.decoded(Item(str(path), str(path)), 16, PLAIN)
 
 
 def read_npz(path: Path) -> None:
-    files.read_npz(path, classes=digits.CLASSES)
+    read(path, classes=digits.CLASSES)
 
 
 def kinds(folder: Path) -> dict[str, Kind]:

@@ -13,7 +13,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from fedshift_datasets.base import ImageSet, Source, Split
-from fedshift_datasets.io import decode, files
+from fedshift_datasets.io import decode, resize
 from fedshift_datasets.listing import ImageFiles, Listing
 from fedshift_datasets.sets import digits
 
@@ -36,7 +36,7 @@ def read(found: ImageFiles, size: int) -> ImageSet:
     if isinstance(found, Listing):
         return ImageSet(np.stack([decode.decode(item, size).pixels for item in found.items]), found.labels)
     images = found.read()
-    return ImageSet(files.resize(images.x, size), images.y)
+    return ImageSet(resize.resize(images.x, size), images.y)
 
 
 def idx(array: NDArray[np.uint8]) -> bytes:

@@ -38,9 +38,9 @@ OURS = frozenset({"cnn", "cnn_bn", "small_cnn", "resnet10", "resnet18"})
 def _drawn_once(draw: Callable[..., ImageSet]) -> Callable[..., ImageSet]:
     kept = cache(draw)
 
-    def drawn(domain: str, split: Split, seed: int) -> ImageSet:
-        images = kept(domain, split, seed)
-        return ImageSet(images.x.copy(), images.y.copy())
+    def drawn(domain: str, split: Split, seed: int, *, masks: bool = False) -> ImageSet:
+        images = kept(domain, split, seed, masks=masks)
+        return images.but(x=images.x.copy(), y=images.y.copy())
 
     return drawn
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.arrays import Indices, Pixels
 from fedshift_datasets.listing import IGNORED, ImageFiles
 from fedshift_datasets.listing import ImageSet as ImageSet
 
@@ -159,7 +159,7 @@ def checked(images: ImageSet, *, classes: int, size: int | None, where: str) -> 
     return images
 
 
-def _check_masks(masks: NDArray[np.uint8], shape: tuple[int, ...], classes: int, where: str) -> None:
+def _check_masks(masks: Pixels, shape: tuple[int, ...], classes: int, where: str) -> None:
     if masks.dtype != np.uint8 or masks.shape != shape:
         raise DataError(f"{where}: masks of shape {masks.shape} and type {masks.dtype}, expected {shape} and uint8")
     unknown = {int(value) for mask in masks for value in mask[(mask >= classes) & (mask != IGNORED)][:1]}
@@ -170,7 +170,7 @@ def _check_masks(masks: NDArray[np.uint8], shape: tuple[int, ...], classes: int,
         )
 
 
-def check_range(y: NDArray[np.int64], classes: int, where: str) -> None:
+def check_range(y: Indices, classes: int, where: str) -> None:
     """Refuse labels outside the classes.
 
     Args:

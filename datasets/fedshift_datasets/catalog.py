@@ -5,6 +5,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeGuard
 
@@ -12,7 +13,7 @@ from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.extensions import Registry
 from fedshift_core.limits import shown, some
 from fedshift_datasets.base import OWN_SPLITS, PLAIN, SPLITS, Dataset, Form, ImageSet, Names, Source, Split, checked
-from fedshift_datasets.io import cache, corrupt_files, files, layout, same_file, trees
+from fedshift_datasets.io import cache, corrupt_files, layout, looks, resize, trees
 from fedshift_datasets.io.decode import Progress, no_progress
 from fedshift_datasets.listing import Arrays, Files, ImageFiles, Listing
 from fedshift_datasets.sets import (
@@ -22,7 +23,6 @@ from fedshift_datasets.sets import (
     domainnet,
     folders,
     handwritten,
-    handwritten_masks,
     isic,
     office,
     pacs,
@@ -34,7 +34,7 @@ from fedshift_datasets.sets import (
 PUBLIC = "public"
 
 _OURS = (
-    handwritten.DATASET, handwritten_masks.DATASET, digits.DATASET, digits.DIGIT5, pacs.DATASET, office.DATASET,
+    handwritten.DATASET, handwritten.MASKED, digits.DATASET, digits.DIGIT5, pacs.DATASET, office.DATASET,
     vlcs.DATASET, domainnet.DATASET, domainnet.DATASET10, cifar.DATASET, camelyon.DATASET, isic.DATASET,
     folders.DATASET, partitioned.DATASET,
 )  # fmt: skip
@@ -101,9 +101,7 @@ def load(name: str, domain: str, split: Split, source: Source, size: int | None 
     Raises:
         DataError: If the images are missing or broken, or the cache cannot be written.
     """
-    dataset = get(name)
-    image_files = _image_files(dataset, domain, split, source, form)
-    return _images(dataset, cache.Part(name, domain, split, size or dataset.size, form), source, image_files)
+    return _images(name, domain, split, source, size, form, get(name).find(domain, split, source))
 
 
 @functools.cache
@@ -115,13 +113,11 @@ def load_own(
     Raises:
         DataError: If the images are missing or broken, or the cache cannot be written.
     """
-    dataset = get(name)
-    image_files = _own(dataset, domain, split, source)
-    if image_files is None:
+    found = own_files(name, domain, split, source)
+    if found is None:
         assert source.data_dir is not None
         raise DataError(f"{shown(source.data_dir)}: {domain} has no {split} images")
-    image_files = corrupt_files.usable(image_files, source, form)
-    return _images(dataset, cache.Part(f"{name}-own", domain, split, size or dataset.size, form), source, image_files)
+    return _images(name, domain, split, source, size, form, found, own=True)
 
 
 @functools.cache
@@ -131,14 +127,7 @@ def load_public(name: str, source: Source, size: int | None = None, form: Form =
     Raises:
         DataError: If it is missing or broken, or the cache cannot be written.
     """
-    dataset = get(name)
-    assert source.data_dir is not None
-    classes = source.classes if dataset.own is not None else dataset.classes
-    stated = dataset.own is None or source.classes_stated
-    masks = source.masks or False not in dataset.masked
-    image_files = trees.find_plain(source.data_dir, PUBLIC, "train", classes, stated=stated, masks=masks)
-    image_files = corrupt_files.usable(image_files, source, form)
-    return _images(dataset, cache.Part(f"{name}-own", PUBLIC, "train", size or dataset.size, form), source, image_files)
+    return _images(name, PUBLIC, "train", source, size, form, _plain(get(name), PUBLIC, "train", source), own=True)
 
 
 def has_own(name: str, domain: str, split: Split, source: Source) -> bool:
@@ -195,21 +184,25 @@ def splits(name: str, known: Dataset, domain: str, source: Source, *, own: bool)
     return [*here, *more]
 
 
-def _own(dataset: Dataset, domain: str, split: Split, source: Source) -> ImageFiles | None:
-    if dataset.find_own is not None:
-        return dataset.find_own(domain, split, source)
+def _plain(dataset: Dataset, domain: str, split: Split, source: Source) -> ImageFiles:
+    """Return the images of a split in the plain layouts of any data set."""
     assert source.data_dir is not None
+    classes, stated = dataset.classes, True
+    if dataset.own is not None:
+        classes, stated = source.classes, source.classes_stated
     masks = source.masks or False not in dataset.masked
-    return trees.find_plain(source.data_dir, domain, split, dataset.classes, masks=masks)
+    return trees.find_plain(source.data_dir, domain, split, classes, stated=stated, masks=masks)
 
 
 def own_files(name: str, domain: str, split: Split, source: Source) -> ImageFiles | None:
     """Return the images of a split in a real node's own folder before they are decoded; None if it has none.
 
     Raises:
-        DataError: If the folder cannot be listed.
+        DataError: If the images are missing or broken.
     """
-    return _own(get(name), domain, split, source)
+    dataset = get(name)
+    find = dataset.find_own or partial(_plain, dataset)
+    return find(domain, split, source)
 
 
 def named(
@@ -229,8 +222,7 @@ def named(
     Raises:
         DataError: As for :func:`load`.
     """
-    dataset = get(name)
-    files_of = _own(dataset, domain, split, source) if own else dataset.find(domain, split, source)
+    files_of = own_files(name, domain, split, source) if own else get(name).find(domain, split, source)
     assert files_of is not None
     assert source.data_dir is not None
     images = (load_own if own else load)(name, domain, split, source, size, form)
@@ -251,7 +243,7 @@ def check_files(name: str, parts: Iterable[tuple[str, Split]], source: Source) -
     dataset = get(name)
     if dataset.own is None:
         return
-    same_file.refuse([_files(dataset.find(domain, split, source)) for domain, split in parts])
+    looks.refuse([_files(dataset.find(domain, split, source)) for domain, split in parts])
 
 
 @functools.lru_cache(maxsize=8)
@@ -261,25 +253,25 @@ def check_own_files(name: str, domains: tuple[str, ...], source: Source) -> None
     Raises:
         DataError: With what there is; and as for :func:`load_own`.
     """
-    dataset, seen = get(name), dict[str, str]()
+    seen: dict[str, str] = {}
     for domain in domains:
         for split in OWN_SPLITS:
             if split != SPLITS[0] and not has_own(name, domain, split, source):  # images to train on there must be
                 continue
-            own = _own(dataset, domain, split, source)
+            own = own_files(name, domain, split, source)
             for path in () if own is None else _files(own):
                 if seen.setdefault(path, domain) != domain:
                     raise DataError(
                         f"node-config: domain names {seen[path]!r} and {domain!r}, and {shown(path)} would be an image "
                         "of both; a node of several domains has a folder of each in data-dir"
                     )
-    same_file.refuse([tuple(seen)])
+    looks.refuse([tuple(seen)])
 
 
 def _files(image_files: ImageFiles) -> tuple[str, ...]:
     """Return the files of images that are there for themselves, not as a piece of another file."""
     if not isinstance(image_files, Listing):
-        return tuple(map(str, image_files.files))
+        return image_files.sources
     if isinstance(image_files.items, Files):
         return image_files.items.names
     return tuple(item.path for item in image_files.items if item.length < 0)
@@ -296,7 +288,7 @@ def content(
         DataError: As for :func:`load`.
     """
     dataset = get(name)
-    image_files = _image_files(dataset, domain, split, source, form)
+    image_files = corrupt_files.usable(dataset.find(domain, split, source), source, form)
     if _drawn(image_files):
         return None
     mark = cache.content(cache.Part(name, domain, split, size or dataset.size, form), image_files)
@@ -335,36 +327,28 @@ def prepare(
     Raises:
         DataError: As for :func:`load`.
     """
-    dataset = get(name)
-    image_files = _image_files(dataset, domain, split, source, form)
-    total = len(image_files) if isinstance(image_files, Listing) else 0
-    part = cache.Part(name, domain, split, size, form)
-    return _images(dataset, part, source, image_files, workers=os.cpu_count() or 1, progress=show(total))
-
-
-def _image_files(dataset: Dataset, domain: str, split: Split, source: Source, form: Form) -> ImageFiles:
-    image_files = dataset.find(domain, split, source)
-    return corrupt_files.usable(image_files, source, form)
+    return _images(
+        name, domain, split, source, size, form, get(name).find(domain, split, source), workers=os.cpu_count() or 1,
+        show=show,
+    )  # fmt: skip
 
 
 def _images(
-    dataset: Dataset,
-    part: cache.Part,
-    source: Source,
-    image_files: ImageFiles,
-    *,
-    workers: int = 1,
-    progress: Progress = no_progress,
-) -> ImageSet:
+    name: str, domain: str, split: Split, source: Source, size: int | None, form: Form, found: ImageFiles, *,
+    own: bool = False, workers: int = 1, show: Callable[[int], Progress] = lambda _: no_progress,
+) -> ImageSet:  # fmt: skip
+    dataset = get(name)
+    image_files = corrupt_files.usable(found, source, form)
+    part = cache.Part(f"{name}-own" if own else name, domain, split, size or dataset.size, form)
     if _drawn(image_files):
-        images = files.resized(image_files.read(), part.size, part.form.resize)
+        images = resize.resized(image_files.read(), part.size, form.resize)
     else:
+        progress = show(len(image_files) if isinstance(image_files, Listing) else 0)
         images = cache.load(part, image_files, workers=workers, progress=progress)
         if image_files.groups is not None:  # which the cache does not hold
             images = replace(images, groups=image_files.groups)
     classes = dataset.classes if dataset.own is None else source.classes
-    where = f"{part.dataset} {part.domain} {part.split}"
-    return checked(images, classes=len(classes), size=part.size, where=where)
+    return checked(images, classes=len(classes), size=part.size, where=f"{part.dataset} {domain} {split}")
 
 
 def _drawn(image_files: ImageFiles) -> TypeGuard[Arrays]:

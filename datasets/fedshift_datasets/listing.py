@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Indices, Numbers, Pixels, Reals, Texts
 from fedshift_datasets.io.kept import Kept
 
 T = TypeVar("T", bound=np.generic)
@@ -19,7 +20,7 @@ SLICE = "#slice="  # in the name of an image that is a slice of a volume: betwee
 IGNORED = 255  # the value of a mask's pixels that count nowhere
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ImageSet:
     """Labelled images of one domain and split.
 
@@ -39,14 +40,14 @@ class ImageSet:
             they are unknown. None if nobody says. They stay on the node.
     """
 
-    x: NDArray[np.uint8]
-    y: NDArray[np.int64]
-    of_source: Callable[[], NDArray[np.uint8]] | None = field(default=None, compare=False)
-    groups: NDArray[np.str_] | None = field(default=None, compare=False)
-    domains: NDArray[np.int64] | None = field(default=None, compare=False)
-    kept_in: Kept | None = field(default=None, compare=False)
-    masks: NDArray[np.uint8] | None = field(default=None, compare=False)
-    spacing: NDArray[np.float64] | None = field(default=None, compare=False)
+    x: Pixels
+    y: Indices
+    of_source: Callable[[], Pixels] | None = None
+    groups: Texts | None = None
+    domains: Indices | None = None
+    kept_in: Kept | None = None
+    masks: Pixels | None = None
+    spacing: Reals | None = None
 
     def __post_init__(self) -> None:
         """Let images and labels only be read: all nodes, rounds and runs of a process share their memory."""
@@ -55,7 +56,7 @@ class ImageSet:
                 object.__setattr__(self, name, _read_only(array))
 
     @functools.cached_property
-    def marks(self) -> NDArray[np.uint8]:
+    def marks(self) -> Pixels:
         """The first :data:`MARK` bytes of the SHA-256 of each image's pixels, shape (N, MARK).
 
         They are computed at the first use, once for a set and all its parts.
@@ -72,11 +73,18 @@ class ImageSet:
         """Say how many images there are, and show none: this ends up in messages and logs."""
         return f"ImageSet({plural(len(self), 'image')})"
 
-    def select(self, index: NDArray[np.int64] | slice) -> "ImageSet":
+    def select(self, index: Indices | slice) -> "ImageSet":
         """Return the images at ``index`` (shape (n,)), in that order; their pixels are copied when they are used."""
-        return _Selected(self, index)
 
-    def labelled(self, labels: NDArray[np.int64]) -> "ImageSet":
+        def part(array: NDArray[T] | None) -> Any:
+            return None if array is None else array[index]
+
+        return _Later(
+            lambda: self.x[index], lambda: part(self.masks), y=_read_only(self.y[index]), groups=part(self.groups),
+            domains=part(self.domains), spacing=part(self.spacing), of_source=lambda: self.marks[index],
+        )  # fmt: skip
+
+    def labelled(self, labels: Indices) -> "ImageSet":
         """Return the same images with other labels (N,)."""
         return self.but(y=labels, of_source=lambda: self.marks)
 
@@ -86,7 +94,7 @@ class ImageSet:
         return ImageSet(**kept | changes)
 
     @property
-    def targets(self) -> NDArray[Any]:
+    def targets(self) -> Numbers:
         """The target of each image, (N, ...): its mask or, where images have none, its label ``y``."""
         return self.y if self.masks is None else self.masks
 
@@ -97,43 +105,23 @@ def _read_only(array: NDArray[T]) -> NDArray[T]:
     return view
 
 
-class _OfOthers(ImageSet):
+class _Later(ImageSet):
     """Images of other sets, whose pixels nobody may ask for (``model.precompute``); masks likewise."""
 
+    def __init__(self, pixels: Callable[[], Pixels], masks: Callable[[], Pixels | None], **known: Any) -> None:
+        vars(self).update(known, _pixels=pixels, _masks=masks)
+
     @functools.cached_property
-    def x(self) -> NDArray[np.uint8]:
+    def x(self) -> Pixels:
         """Images, shape (n, H, W, 3), uint8, RGB."""
-        pixels: NDArray[np.uint8] = vars(self).pop("_pixels")()
+        pixels: Pixels = vars(self).pop("_pixels")()
         return _read_only(pixels)
 
     @functools.cached_property
-    def masks(self) -> NDArray[np.uint8] | None:
+    def masks(self) -> Pixels | None:
         """The class of each pixel, shape (n, H, W), uint8; None where images have none."""
-        masks: NDArray[np.uint8] | None = vars(self).pop("_masks")()
+        masks: Pixels | None = vars(self).pop("_masks")()
         return None if masks is None else _read_only(masks)
-
-
-class _Selected(_OfOthers):
-    def __init__(self, of: ImageSet, index: NDArray[np.int64] | slice) -> None:
-        groups = None if of.groups is None else of.groups[index]
-        domains = None if of.domains is None else of.domains[index]
-        vars(self).update(
-            y=_read_only(of.y[index]), of_source=lambda: of.marks[index], groups=groups, domains=domains,
-            spacing=None if of.spacing is None else of.spacing[index],
-            _pixels=lambda: of.x[index], _masks=lambda: None if of.masks is None else of.masks[index],
-        )  # fmt: skip
-
-
-class _Joined(_OfOthers):
-    def __init__(self, sets: Sequence[ImageSet], domains: Sequence[int] | None) -> None:
-        of_each = None if domains is None else np.repeat(np.array(domains, np.int64), [len(each) for each in sets])
-        vars(self).update(
-            y=_read_only(np.concatenate([each.y for each in sets])), domains=of_each,
-            groups=_stated(sets, [each.groups for each in sets], np.array([""])),
-            spacing=_stated(sets, [each.spacing for each in sets], np.full((1, 2), np.nan)),
-            of_source=lambda: np.concatenate([each.marks for each in sets]),
-            _pixels=lambda: np.concatenate([each.x for each in sets]), _masks=lambda: _masks_of(sets),
-        )  # fmt: skip
 
 
 def joined(sets: Sequence[ImageSet], domains: Sequence[int] | None = None) -> ImageSet:
@@ -143,24 +131,31 @@ def joined(sets: Sequence[ImageSet], domains: Sequence[int] | None = None) -> Im
         sets: The sets.
         domains: The domain of each set, its place among the run's domains; None if nobody says.
     """
-    return _Joined(sets, domains)
+
+    def masks() -> Pixels | None:
+        found = [each.masks for each in sets if each.masks is not None]  # all have them or none
+        return np.concatenate(found) if found else None
+
+    of_each = None if domains is None else np.repeat(np.array(domains, np.int64), [len(each) for each in sets])
+    return _Later(
+        lambda: np.concatenate([each.x for each in sets]), masks,
+        y=_read_only(np.concatenate([each.y for each in sets])), domains=of_each,
+        groups=_stated(sets, "groups", np.array([""])),
+        spacing=_stated(sets, "spacing", np.full((1, 2), np.nan)),
+        of_source=lambda: np.concatenate([each.marks for each in sets]),
+    )  # fmt: skip
 
 
-def _stated(sets: Sequence[ImageSet], parts: Sequence[NDArray[T] | None], blank: NDArray[T]) -> NDArray[T] | None:
+def _stated(sets: Sequence[ImageSet], name: str, blank: NDArray[T]) -> NDArray[T] | None:
     """Return what sets state of their images, and ``blank`` (1, ...) of each image of a set that states nothing."""
+    parts = [getattr(each, name) for each in sets]
     if all(part is None for part in parts):
         return None
-    pairs = zip(sets, parts, strict=True)
-    return np.concatenate([blank.repeat(len(each), axis=0) if part is None else part for each, part in pairs])
+    blanks = (blank.repeat(len(each), axis=0) for each in sets)
+    return np.concatenate([none if part is None else part for part, none in zip(parts, blanks, strict=True)])
 
 
-def _masks_of(sets: Sequence[ImageSet]) -> NDArray[np.uint8] | None:
-    """Return the masks of the images of several sets, of which all have them or none."""
-    masks = [each.masks for each in sets if each.masks is not None]
-    return np.concatenate(masks) if masks else None
-
-
-def main_class(masks: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
+def main_class(masks: Pixels, classes: int) -> Indices:
     """Return the largest class of each mask besides the background, 0 where there is none, (N,).
 
     Args:
@@ -256,8 +251,8 @@ class Listing:
     """
 
     items: Sequence[Item]
-    labels: NDArray[np.int64]
-    groups: NDArray[np.str_] | None = None
+    labels: Indices
+    groups: Texts | None = None
 
     def __len__(self) -> int:
         return len(self.items)
@@ -283,12 +278,7 @@ class Listing:
         """The number of classes that masks may have."""
         return self.items.classes if isinstance(self.items, Files) else 0
 
-    @functools.cached_property
-    def paths(self) -> tuple[Path, ...]:
-        """The files that it reads, each once."""
-        return tuple(map(Path, self.sources))
-
-    def select(self, index: NDArray[np.int64]) -> "Listing":
+    def select(self, index: Indices) -> "Listing":
         """Return the images at ``index`` (shape (n,)), in that order."""
         groups = None if self.groups is None else self.groups[index]
         places = index.tolist()
@@ -311,7 +301,12 @@ class Arrays:
     files: tuple[Path, ...]
     read: Callable[[], ImageSet]
     mark: str = ""
-    groups: NDArray[np.str_] | None = field(default=None, compare=False)
+    groups: Texts | None = field(default=None, compare=False)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Their paths."""
+        return tuple(map(str, self.files))
 
 
 ImageFiles = Listing | Arrays

@@ -20,9 +20,9 @@ app.add_typer(cache_app, name="cache")
 
 def _cached(incomplete: str) -> list[str]:
     """Complete the name of images or features that are kept."""
-    from fedshift.data import inventory
+    from fedshift.data import cache_command
 
-    return begun_with(inventory.names(), incomplete)
+    return begun_with(cache_command.names(), incomplete)
 
 
 def _fetchable(incomplete: str) -> list[str]:

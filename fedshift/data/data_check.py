@@ -18,7 +18,6 @@ from fedshift_datasets.base import OWN_SPLITS, SPLITS, Split
 from fedshift_datasets.io import cache, trees
 from fedshift_datasets.partition.allocation import Allocation
 from fedshift_datasets.quality.checkup import Checkup
-from fedshift_datasets.quality.pixel_statistics import PixelStatistics
 from fedshift_datasets.sets import folders, partitioned
 from fedshift_datasets.sets.folders import Survey
 
@@ -111,14 +110,13 @@ def _domain(cfg: DatasetConfig, checkup: Checkup, found: Survey, domain: str) ->
         "layout": site and site.layout,
         "images": {part.split: dict(zip(checkup.classes, part.counts, strict=True)) for part in parts},
         "sizes": [[w, h, n] for (w, h), n in sorted(sizes.items())], "modes": dict(sorted(modes.items())),
-        "published": published and trees.compare_counts({domain: number}, {domain: published}),
+        "published": published and trees.compared(domain, number, published),
         "patients": checkup.patients.get(domain), "patients_by": list(site.patients_by) if site else [],
-        "pixels": {part.split: _pixels(part.pixels) for part in parts},
+        "pixels": {
+            part.split: part.pixels and {"images": part.pixels.images}
+            | {name: getattr(part.pixels, name).tolist() for name in _PIXELS} for part in parts
+        },
     }  # fmt: skip
-
-
-def _pixels(s: PixelStatistics | None) -> Page | None:
-    return None if s is None else {"images": s.images} | {name: getattr(s, name).tolist() for name in _PIXELS}
 
 
 def _first_pixels(page: Page) -> dict[str, Page]:

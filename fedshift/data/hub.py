@@ -26,7 +26,7 @@ from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import as_found, plain, shown
 from fedshift_core.plural import plural
-from fedshift_datasets.io import fetched, pictures, rows, split_names
+from fedshift_datasets.io import fetched, layout, pictures
 from fedshift_datasets.io.fetched import Part, Record
 from fedshift_datasets.sets import camelyon, domainnet, folders, isic, pacs
 
@@ -213,7 +213,8 @@ def _fetched(name: str, known: Known, record: Record, folder: Path) -> Record:
             continue
         file = folder / DOWNLOAD
         _download(record, file_name, file)
-        digest = _sha256(file)
+        with file.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
         if part.sha256 and digest != part.sha256:
             file.unlink()
             raise DataError(f"{file_name}: SHA-256 {digest[:12]} is not the hub's {part.sha256[:12]}; get it again")
@@ -255,11 +256,6 @@ def _split_of(file: str) -> str:
     return SPLITS[found[1]]
 
 
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
 def _write(file: Path, mark: str, split: str, known: Known, folder: Path) -> int:
     """Write the images of a parquet file and return how many there are.
 
@@ -285,9 +281,9 @@ def _write(file: Path, mark: str, split: str, known: Known, folder: Path) -> int
     for batch in of.iter_batches(_BATCH, columns=columns):
         for given in batch.to_pylist():
             picture, label, domain = (given[column] for column in columns)
-            place = folder / rows.name(domain, named["domain"], known.columns["domain"], folders.check_domain)
-            place = place / split / rows.name(label, named["label"], known.columns["label"], folders.check_class)
-            rows.write(picture, place, f"{mark}_{row:06d}", f"{file.name}, row {row}")
+            place = folder / fetched.name_of(domain, named["domain"], known.columns["domain"], folders.check_domain)
+            place = place / split / fetched.name_of(label, named["label"], known.columns["label"], folders.check_class)
+            fetched.write(picture, place, f"{mark}_{row:06d}", f"{file.name}, row {row}")
             row += 1
     return row
 
@@ -306,12 +302,12 @@ def _unpack(file: Path, mark: str, split: str, known: Known, folder: Path) -> in
             disk_use.check_room(folder, sum(each.file_size for each in members))
             for row, (member, (site, *below)) in enumerate(zip(members, _places(members), strict=True)):
                 where = as_found(member.filename)
-                place = folder / rows.folder_name(site, where, folders.check_domain) / split
+                place = folder / fetched.folder_name(site, where, folders.check_domain) / split
                 for name in below:
-                    place /= rows.folder_name(name, where, folders.check_class)
+                    place /= fetched.folder_name(name, where, folders.check_class)
                 with opened.open(member) as image:
                     picture = {"bytes": image.read(member.file_size), "path": member.filename}
-                rows.write(picture, place, f"{mark}_{row:06d}", where)
+                fetched.write(picture, place, f"{mark}_{row:06d}", where)
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise DataError(f"{known.repository}: a zip file that cannot be read ({plain(str(error))})") from None
     return len(members)
@@ -332,7 +328,7 @@ def _places(members: Sequence[zipfile.ZipInfo]) -> list[tuple[str, ...]]:
             )
     levels = zip(*(path[:-2] for path in paths), strict=False)
     around = sum(1 for _ in itertools.takewhile(lambda level: len({*level}) == 1, levels))
-    around -= around > 0 and any(split_names.split_of(path[around]) for path in paths)
+    around -= around > 0 and any(layout.split_of(path[around]) for path in paths)
     return [path[around:] for path in paths]
 
 

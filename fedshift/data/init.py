@@ -26,7 +26,7 @@ from fedshift_core.plural import plural
 from fedshift_core.registry import imported
 from fedshift_core.tasks import CLASSIFICATION, Task
 from fedshift_datasets.base import OWN_SPLITS, Source
-from fedshift_datasets.io import patients, sites
+from fedshift_datasets.io import layout, patients
 from fedshift_datasets.quality import checkup
 from fedshift_datasets.sets import folders
 from fedshift_datasets.sets.folders import Survey
@@ -137,7 +137,7 @@ def init(folder: str, arguments: Sequence[str] | None) -> Path:
     accepted = f"init accepts data-dir=DIR, and these keys of the section dataset: {', '.join(TAKEN)}"
     data_dir, dotted = of_data_set(arguments or (), accepted, TAKEN)
     if not data_dir and not any(argument.startswith("dataset.hub=") for argument in dotted):
-        raise ConfigError(f"init needs the key data-dir: a folder with {sites.LAYOUTS}")
+        raise ConfigError(f"init needs the key data-dir: a folder with {layout.LAYOUTS}")
     labels_file = next((text.partition("=")[2] for text in dotted if text.startswith("dataset.labels=")), "")
     task = _task_in(Source(user_path(data_dir, "data-dir"), labels=labels_file)) if data_dir else CLASSIFICATION
     dotted = [*dotted, *(said(f"dataset.{key}", value) for key, value in task.dataset.items())]

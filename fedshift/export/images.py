@@ -10,7 +10,7 @@ from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
 from fedshift_datasets.base import Form
-from fedshift_datasets.io import files, layout, pictures, presence
+from fedshift_datasets.io import layout, pictures, presence
 from fedshift_datasets.io.decode import Decoded, decode
 from fedshift_datasets.listing import Item
 
@@ -67,7 +67,7 @@ def _in_folder(folder: Path, classes: Sequence[str]) -> tuple[list[Picture], str
         ConfigError: If there is none.
         DataError: If a folder cannot be listed, or class folders are none that a data set takes.
     """
-    with files.reading(folder):
+    with presence.reading(folder):
         folders, names = layout.divided(folder)
         labels = {path.name: same_names.place(path.name, classes) for path in folders}
         others = [name for name, label in labels.items() if label is None]
@@ -89,7 +89,7 @@ def _in_folder(folder: Path, classes: Sequence[str]) -> tuple[list[Picture], str
             ignored = [path.name for path in below]
             inner, known = some(others, 3) or "none", some(classes, MOST_CLASSES)
             note = f"{shown(folder)} is not scored: its folders are {inner}, the classes {known}; {_SCORED}"
-    pictures.warn_of_ignored(folder, pictures.not_taken(ignored))
+    pictures.warn_of_ignored(folder, ignored)
     if not taken:
         raise ConfigError(f"{shown(folder)} holds no image; accepted are {', '.join(pictures.SUFFIXES)}")
     return taken, note

@@ -20,7 +20,7 @@ from fedshift.export.scorer import Scorer
 from fedshift_core import log_levels
 from fedshift_core.errors import FedShiftError
 from fedshift_core.plural import plural
-from fedshift_datasets.io import files
+from fedshift_datasets.io import presence
 
 Program = Callable[[Tensor], Tensor]
 ONNX_NEEDS = ("onnx", "onnxscript", "onnxruntime")
@@ -61,7 +61,7 @@ def opened(path: Path, form: Form) -> Program:
         FedShiftError: If it cannot be opened, or onnxruntime is not installed.
     """
     check_form(form)
-    with files.reading(path), _quiet():
+    with presence.reading(path), _quiet():
         return _OPEN[form](path)
 
 
@@ -74,7 +74,7 @@ def _errors_in_a_line(form: Form) -> Iterator[None]:
         cause: BaseException = error
         while cause.__cause__ is not None:  # the innermost cause names the unsupported part
             cause = cause.__cause__
-        raise FedShiftError(f"this model cannot be saved as {form}: {files.brief(cause)}") from None
+        raise FedShiftError(f"this model cannot be saved as {form}: {presence.brief(cause)}") from None
 
 
 @contextmanager

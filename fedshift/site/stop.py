@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from fedshift.data import inventory
+from fedshift.data import cache_command
 from fedshift.run.launch import processes
 from fedshift.site import nodes
 from fedshift.site.nodes import SiteNode
@@ -127,11 +127,11 @@ def _private(node: SiteNode) -> list[Path]:
     return sorted(path for path in node.folder.iterdir() if path.name not in LOGS)
 
 
-def _features() -> list[inventory.Entry]:
-    return [entry for entry in inventory.entries() if entry.kind == "features"]
+def _features() -> list[cache_command.Entry]:
+    return [entry for entry in cache_command.entries() if entry.kind == "features"]
 
 
-def _cached(node: SiteNode) -> list[inventory.Entry]:
+def _cached(node: SiteNode) -> list[cache_command.Entry]:
     """Return the decoded images of the node's domain, or of a public set, whose files are in its folder of images."""
     if "data-dir" not in node.config:
         return []
@@ -142,7 +142,7 @@ def _cached(node: SiteNode) -> list[inventory.Entry]:
         known = same_names.place(about["domain"], own) is not None or about["domain"] == catalog.PUBLIC
         return known and any(path.is_relative_to(home) for path in _paths(str(about["origin"])) for home in homes)
 
-    found = (entry for entry in inventory.entries() if entry.kind == "images" and "origin" in entry.about)
+    found = (entry for entry in cache_command.entries() if entry.kind == "images" and "origin" in entry.about)
     return [entry for entry in found if is_own(entry.about)]
 
 

@@ -17,10 +17,11 @@ from fedshift_app.node.place import Place as Place
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.seeding import generator
 from fedshift_datasets import catalog, corruptions
+from fedshift_datasets.arrays import Indices
 from fedshift_datasets.base import SPLITS, ImageSet, Source, Split
 from fedshift_datasets.listing import joined
 from fedshift_datasets.partition.allocation import Allocation
-from fedshift_datasets.partition.shares import Indices, divide_given
+from fedshift_datasets.partition.shares import divide_given
 from fedshift_datasets.partition.splits import Parts, domain_parts, mixed_test, public_part
 
 

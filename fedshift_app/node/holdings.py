@@ -12,10 +12,10 @@ import numpy as np
 from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_app.config.sections import RunConfig
 from fedshift_datasets import catalog
+from fedshift_datasets.arrays import Indices
 from fedshift_datasets.base import ImageSet, Source, Split
 from fedshift_datasets.listing import joined
-from fedshift_datasets.partition import mixing
-from fedshift_datasets.partition.shares import Indices
+from fedshift_datasets.partition import shares
 from fedshift_datasets.partition.splits import Parts, domain_parts
 
 
@@ -74,8 +74,8 @@ def test_parts(config: RunConfig, num_nodes: int, domain: str) -> Indices:
 def _exchanged(config: RunConfig, num_nodes: int) -> list[tuple[dict[str, Indices], dict[str, Indices]]]:
     homes, share, seed = dealt(config, num_nodes), config.allocation.mixing, config.seed
     held = [parts_of(config, num_nodes, home)[node] for node, home in enumerate(homes)]
-    train = mixing.exchanged(homes, [part.train for part in held], share, "train", seed)
-    validation = mixing.exchanged(homes, [part.validation for part in held], share, "validation", seed)
+    train = shares.exchanged(homes, [part.train for part in held], share, "train", seed)
+    validation = shares.exchanged(homes, [part.validation for part in held], share, "validation", seed)
     return list(zip(train, validation, strict=True))
 
 

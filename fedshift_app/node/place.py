@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedshift_core.errors import RequestError
+from fedshift_datasets.arrays import Indices
 from fedshift_datasets.base import Source
-from fedshift_datasets.partition.shares import Indices
 from fedshift_datasets.partition.splits import Parts
 
 

@@ -16,7 +16,7 @@ from refusals import refused
 from sklearn.datasets import load_digits
 
 from fedshift_core.errors import ConfigError, DataError
-from fedshift_datasets.corruptions import CORRUPTIONS, blur, corrupt, levels, random_corruption
+from fedshift_datasets.corruptions import CORRUPTIONS, corrupt, kinds, levels, random_corruption
 from fedshift_datasets.corruptions.arrays import Draws, convolved, trailed
 
 Pixels = NDArray[np.uint8]
@@ -197,7 +197,7 @@ def test_impulse_noise_strikes_its_share_black_and_white() -> None:
 
 
 def test_disk_is_round_and_keeps_light() -> None:
-    kernel = blur._disk(3.0, 0.5)
+    kernel = kinds._disk(3.0, 0.5)
     assert kernel.sum() == pytest.approx(1, abs=1e-6)
     assert np.allclose(kernel, kernel.T) and np.allclose(kernel, kernel[::-1])
     # The disk has a radius of 3 pixels, so its middle has about 1 / (9 pi) of the light.
@@ -211,7 +211,7 @@ def test_disk_is_round_and_keeps_light() -> None:
 def test_glass_moves_pixels_as_the_papers_loop_does(delta: float, turns: float) -> None:
     size, reach = 28, int(delta)
     inner = size - 2 * reach
-    places = blur._shuffled(size, delta, turns, Draws(0, "test", np.arange(3)))
+    places = kinds._shuffled(size, delta, turns, Draws(0, "test", np.arange(3)))
     # The same random numbers, one pixel after the other.
     moves = np.floor(Draws(0, "test", np.arange(3)).uniform(-delta, delta, int(turns), inner, inner, 2)).astype(int)
     for image in range(3):

@@ -26,7 +26,7 @@ from pydicom.uid import (
 from support import refusal_of
 
 from fedshift_core.errors import DataError
-from fedshift_datasets.io import files, pictures
+from fedshift_datasets.io import pictures, presence
 from fedshift_datasets.io.decode import decode
 from fedshift_datasets.listing import Item
 
@@ -42,7 +42,7 @@ def pixels(data: Dataset | bytes, window: tuple[float, float] | None = None) -> 
 
 
 def refusal(data: Dataset, window: tuple[float, float] | None = None) -> str:
-    with pytest.raises(DataError) as caught, files.reading("a.dcm"):
+    with pytest.raises(DataError) as caught, presence.reading("a.dcm"):
         pixels(data, window)
     message = str(caught.value)
     assert message.startswith("a.dcm: ") and message.isprintable() and dicom_files.NAME not in message

@@ -14,7 +14,7 @@ from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
 from fedshift_datasets.partition import shares
 from fedshift_datasets.partition.allocation import Allocation
-from fedshift_datasets.partition.mixing import exchanged
+from fedshift_datasets.partition.shares import exchanged
 from fedshift_datasets.partition.splits import Parts, domain_parts, mixed_test, public_part
 
 PARTS = ("train", "validation", "test")

@@ -18,7 +18,7 @@ from PIL import Image
 from support import ROOT
 
 from fedshift_datasets.base import ImageSet
-from fedshift_datasets.io import files, trees
+from fedshift_datasets.io import npz, resize, trees
 
 CLASSES = ("dog", "cat", "owl")
 
@@ -41,7 +41,7 @@ def savez(root: Path, **arrays: Any) -> Path:
 
 def test_npz_round_trip(tmp_path: Path) -> None:
     x, y = noise(6, 9, 9, 3), np.arange(6) % 3
-    files.write_npz(tmp_path / "art_train.npz", ImageSet(x, y))
+    npz.write(tmp_path / "art_train.npz", ImageSet(x, y))
     back = read(tmp_path, size=9)
     assert np.array_equal(back.x, x) and np.array_equal(back.y, y)
     assert (back.x.dtype, back.y.dtype) == (np.uint8, np.int64)
@@ -50,7 +50,7 @@ def test_npz_round_trip(tmp_path: Path) -> None:
 
 def test_write_npz_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, images = tmp_path / "a" / "art_train.npz", ImageSet(noise(1, 8, 8, 3), np.array([2]))
-    files.write_npz(path, images)
+    npz.write(path, images)
 
     def full(file: Any, **arrays: Any) -> None:
         file.write(b"half")
@@ -58,11 +58,11 @@ def test_write_npz_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(np, "savez_compressed", full)
     with refuses(path, "No space left"):
-        files.write_npz(path, ImageSet(noise(1, 8, 8, 3), np.array([0])))
+        npz.write(path, ImageSet(noise(1, 8, 8, 3), np.array([0])))
     assert [result.name for result in path.parent.iterdir()] == ["art_train.npz"]
     assert read(path.parent).y.tolist() == [2]
     with refuses(path / "x.npz"):  # below a file
-        files.write_npz(path / "x.npz", images)
+        npz.write(path / "x.npz", images)
 
 
 @pytest.mark.parametrize("shape", [(4, 6, 6), (4, 6, 6, 1), (4, 9, 6, 3), (4, 8, 8, 3)])
@@ -70,7 +70,7 @@ def test_npz_of_every_shape(tmp_path: Path, shape: tuple[int, ...]) -> None:
     x = noise(*shape)
     savez(tmp_path, x=x, y=np.array([0, 2, 1, 0], np.uint64), name=np.array("more"))
     images = read(tmp_path)
-    assert np.array_equal(images.x, files.resize(x, 8))
+    assert np.array_equal(images.x, resize.resize(x, 8))
     assert images.y.tolist() == [0, 2, 1, 0] and images.y.dtype == np.int64
 
 

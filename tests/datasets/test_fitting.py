@@ -9,7 +9,7 @@ from digit_files import noise
 from PIL import Image
 from torchvision.transforms.v2 import functional
 
-from fedshift_datasets.io import files
+from fedshift_datasets.io import resize
 from fedshift_datasets.io.resize import fit, levels
 
 SHAPES = [(40, 30), (30, 40), (17, 61), (500, 33), (9, 8), (8, 9), (5, 5), (32, 32), (1, 7)]
@@ -51,8 +51,8 @@ def test_a_long_strip_does_not_fill_the_memory() -> None:
 def test_arrays_are_fitted_as_files_are(how: Any, channels: tuple[int, ...]) -> None:
     x = noise(3, 40, 30, *channels)
     images = [Image.fromarray(image.squeeze()).convert("RGB") for image in x]
-    result, wanted = files.resize(x, 16, how), np.stack([fit(image, 16, how) for image in images])
-    assert np.array_equal(result, files.resize(np.stack(images), 16, how))
+    result, wanted = resize.resize(x, 16, how), np.stack([fit(image, 16, how) for image in images])
+    assert np.array_equal(result, resize.resize(np.stack(images), 16, how))
     assert np.abs(result.astype(int) - wanted).max() <= (how == "squash")  # which torch and Pillow round apart
 
 

@@ -11,7 +11,7 @@ from image_trees import SPLITS, fill
 
 from fedshift_datasets import catalog
 from fedshift_datasets.base import OWN_SPLITS, Source, Split
-from fedshift_datasets.io import split_names, trees
+from fedshift_datasets.io import layout, trees
 from fedshift_datasets.listing import Listing
 from fedshift_datasets.sets import folders
 
@@ -190,7 +190,7 @@ def numbers(root: Path, domain: str = "a") -> dict[str, int]:
     ],
 )
 def test_names_of_npz_files(stem: str, named: str) -> None:
-    assert split_names.named(stem) == (tuple(named.split()) or None)
+    assert layout.parts_of(stem) == (tuple(named.split()) or None)
 
 
 @pytest.mark.parametrize("spelled", ["train val test", "Training Validation Testing", "train_set dev test_set"])

@@ -12,10 +12,9 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 from fedshift_core.seeding import generator
 from fedshift_datasets import catalog
 from fedshift_datasets.base import SPLITS, Source, checked
-from fedshift_datasets.io import files
+from fedshift_datasets.io import npz
 from fedshift_datasets.listing import Arrays
-from fedshift_datasets.sets import handwritten_masks
-from fedshift_datasets.sets.handwritten import DOMAINS, draw, find, source_indices
+from fedshift_datasets.sets.handwritten import DOMAINS, OF_MASKS, draw, find, source_indices
 from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, upsample
 
 PARTS = [(domain, split) for domain in DOMAINS for split in SPLITS]
@@ -46,11 +45,11 @@ def test_renderers_leave_their_ink_alone(domain: str, count: int) -> None:
 
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_masks_lie_on_the_digits_of_the_same_pictures(domain: str) -> None:
-    images, plain = handwritten_masks.draw(domain, "test", 0), draw(domain, "test", 0)
+    images, plain = draw(domain, "test", 0, masks=True), draw(domain, "test", 0)
     assert np.array_equal(images.x, plain.x) and images.y.all()
     assert checked(images, classes=2, size=SIZE, where=domain) is images
     assert images.masks is not None and (images.masks.mean(axis=(1, 2)) < 0.6).all()
-    again = handwritten_masks.draw(domain, "test", 0).masks
+    again = draw(domain, "test", 0, masks=True).masks
     assert again is not None and np.array_equal(images.masks, again)
     digit, grey = images.masks.astype(bool), images.x.mean(axis=-1)
     inside, outside = (np.where(where, grey, np.nan) for where in (digit, ~digit))
@@ -75,8 +74,8 @@ def test_folder_is_read_instead_of_drawing(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_masks_is_read_instead_of_drawing_them(tmp_path: Path, cache_home: Path) -> None:
-    drawn = handwritten_masks.draw("scan", "test", 0)
-    files.write_npz(tmp_path / "scan_test.npz", drawn, handwritten_masks.CLASSES)
+    drawn = draw("scan", "test", 0, masks=True)
+    npz.write(tmp_path / "scan_test.npz", drawn, OF_MASKS)
     for read in (catalog.load, catalog.load_own):
         images = read("handwritten-masks", "scan", "test", Source(data_dir=tmp_path))
         assert np.array_equal(images.x, drawn.x)

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import cache, kept_sites, looks
+from fedshift_datasets.io import cache, looks, site
 from fedshift_datasets.io.site import Site
 from fedshift_datasets.listing import ImageFiles, Listing
 from fedshift_datasets.sets import folders
@@ -39,7 +39,7 @@ def picture(path: Path) -> None:
 
 def found(home: Path, **more: object) -> ImageFiles:
     """Return the training images as another process finds them."""
-    kept_sites._known.clear()
+    site._known.clear()
     time.sleep(0.02)  # a folder's time of change has steps
     return folders.find("home", "train", Source(home, classes=CLASSES, **more))  # type: ignore[arg-type]
 
@@ -128,7 +128,7 @@ def test_an_answer_is_given_again_only_for_equal_times(tmp_path: Path) -> None:
     def times(number: int, act: Callable[[], object]) -> None:
         act()
         for _ in range(2):
-            kept_sites.answer(str(tmp_path), (), look)
+            site.answer(str(tmp_path), (), look)
         assert len(asked) == number
 
     times(1, lambda: os.utime(folder, ns=(0, 0)))

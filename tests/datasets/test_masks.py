@@ -19,7 +19,7 @@ from pydicom.uid import UID, ExplicitVRLittleEndian, RLELossless
 
 from fedshift_datasets import catalog, listing
 from fedshift_datasets.base import PLAIN, Exif, Form, ImageSet, Resize, Source
-from fedshift_datasets.io import corrupt_files, decode, files, masks, pool
+from fedshift_datasets.io import corrupt_files, decode, masks, npz, pool
 from fedshift_datasets.listing import IGNORED, Item, Listing
 from fedshift_datasets.sets import folders
 
@@ -104,7 +104,7 @@ BROKEN: dict[str, tuple[Image.Image | None, Image.Image | bytes | None, str]] = 
     "orphan": (None, ZERO, "without an image"),
     "wide": (WHOLE, array(np.zeros((6, 4))), "4 x 6 pixels, the image 6 x 4"),
     "value": (WHOLE, array(np.full((4, 6), 3)), "values 3; allowed are 0 to 2 for the classes, and 255"),
-    "shades": (WHOLE, array(np.arange(3, 27).reshape(4, 6)), "3, 4, 5, 6, 7, 8 and 18 others"),
+    "shades": (WHOLE, array(np.arange(3, 27).reshape(4, 6)), "3, 4, 5, 6, 7, 8 and 18 more"),
     "deep": (WHOLE, Image.fromarray(np.full((4, 6), 300, np.uint16)), "300"),
     "colours": (WHOLE, array(COLOURS[np.zeros((4, 6), int)]), "in colours"),
     "jpeg": (WHOLE, lossy(ZERO), "with loss"),
@@ -170,7 +170,7 @@ def test_a_table_names_masks_and_values_name_classes(site: Path) -> None:
     images = load(site)
     assert images.masks is not None and images.masks[:, 5, 5].tolist() == [n % 3 for n in range(9)]
     assert images.groups is not None and len(set(images.groups.tolist())) == 5
-    files.write_npz(site / "out" / "north_train.npz", images, CLASSES)
+    npz.write(site / "out" / "north_train.npz", images, CLASSES)
     (site / "labels.csv").rename(site / "other.csv")
     swapped = source(site / "out", classes=("background", "vessel", "lesion"))
     exported = catalog.load("folders", "north", "train", swapped, 8)
@@ -356,7 +356,7 @@ def test_spacing_goes_with_its_image(resize: Resize, tmp_path: Path, cache_home:
         np.testing.assert_allclose(mixed.spacing[1:], known.spacing)
     both = listing.joined([known, ImageSet(known.x, known.y), mixed.labelled(mixed.y)]).select(np.arange(2, 9))
     assert both.spacing is not None and np.isnan(both.spacing[:, 0]).tolist() == [False] * 2 + [True] * 5
-    files.write_npz(tmp_path / "out" / "north_train.npz", mixed, CLASSES)
+    npz.write(tmp_path / "out" / "north_train.npz", mixed, CLASSES)
     halved = catalog.load("folders", "north", "train", source(tmp_path / "out"), 4, Form(resize))
     np.testing.assert_allclose(halved.spacing, 2 * mixed.spacing)
     assert (
@@ -371,7 +371,7 @@ def test_spacing_that_is_none_is_refused(spacing: Any, tmp_path: Path) -> None:
     zero = np.zeros((4, 8, 8), np.uint8)
     np.savez(tmp_path / "north_train.npz", x=zero, y=np.zeros(4, int), masks=zero, classes=CLASSES, spacing=spacing)
     with refuses("north_train.npz", "spacing", "millimetres", "(4, 2)"):
-        files.read_npz(tmp_path / "north_train.npz", classes=CLASSES, masks=True)
+        npz.read(tmp_path / "north_train.npz", classes=CLASSES, masks=True)
 
 
 def test_volumes_that_do_not_fit_are_named(tmp_path: Path, cache_home: Path) -> None:

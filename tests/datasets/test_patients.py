@@ -13,7 +13,7 @@ from image_trees import fill, pictures
 from refusals import worded
 
 from fedshift_datasets.base import ImageSet, Source
-from fedshift_datasets.io import cache, kept_sites, looks, patients
+from fedshift_datasets.io import cache, looks, patients, site
 from fedshift_datasets.io.patients import Part
 from fedshift_datasets.io.site import Site
 from fedshift_datasets.listing import Listing
@@ -172,7 +172,7 @@ def test_headers_are_read_once_and_again_where_a_file_changes(
         list_all(root)
     first = site_of(root)
     for _ in range(2):
-        kept_sites._known.clear()  # as another process
+        site._known.clear()  # as another process
         assert site_of(root) == first and len(given) == 20
     changed = images_of(root)[0]
     before = changed.stat()
@@ -181,7 +181,7 @@ def test_headers_are_read_once_and_again_where_a_file_changes(
     os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
     for _ in range(2):
         assert [picture.group for picture in pictures(site_of(root)) if picture.path == changed] == ["w0"]
-        kept_sites._known.clear()
+        site._known.clear()
     kept = [path for path in cache.cache_dir().iterdir() if path.suffix in (".json", ".list")]
     assert kept and all(path.stat().st_mode & 0o077 == 0 for path in kept)
     assert not any(name in path.name for path in kept for name in ("w0", "i0"))

@@ -13,7 +13,7 @@ from image_trees import noise_sites
 from fedshift.export import images as predicted
 from fedshift_datasets import catalog
 from fedshift_datasets.base import PLAIN, Source
-from fedshift_datasets.io import decode, files
+from fedshift_datasets.io import decode, presence
 from fedshift_datasets.listing import Item, Listing
 from fedshift_datasets.sets import folders
 
@@ -133,7 +133,7 @@ def test_a_folder_or_table_that_is_away_is_named(
 def test_an_image_without_rights_is_named(root: Path) -> None:
     path = root / "a" / "x" / "3.png"
     rights(path)
-    with as_nobody(root), refuses(path, "change its rights", worded=False), files.reading(path):
+    with as_nobody(root), refuses(path, "change its rights", worded=False), presence.reading(path):
         decode.encoded(Item(str(path), str(path)))  # here: a decoding process of before has the rights of its start
 
 

@@ -75,7 +75,7 @@ def test_published_counts_give_the_published_splits(tmp_path: Path) -> None:
     assert vlcs.COUNTS == {"caltech": 1415, "labelme": 2656, "pascal": 3376, "sun": 3282}
     for domain, test in zip(vlcs.DOMAINS, (424, 797, 1013, 985), strict=True):
         assert len(vlcs.split_70_30(listing(vlcs.COUNTS[domain]), "test")) == test
-    fill(tmp_path / "dslr", office.CLASS_COUNTS["dslr"])
+    fill(tmp_path / "dslr", dict(zip(office.CLASSES, office.CLASS_COUNTS["dslr"], strict=True)))
     check_split(office.TREE.find, tmp_path, "dslr", train=127, test=30)
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from support import refusal_of
 
 from fedshift_core.errors import DataError
-from fedshift_datasets.io import files, pictures
+from fedshift_datasets.io import pictures, presence
 from fedshift_datasets.io import png as png_files
 
 V = [0, 1000, 2000, 4095]
@@ -145,5 +145,5 @@ def test_only_a_sound_png_of_grey_with_alpha_is_taken_for_one() -> None:
     both = png(pixels(V, FULL), 4)
     assert png_files.as_bytes(png(pixels(V), 0)) is None
     assert png_files.as_bytes(both[:29] + bytes(4) + both[33:]) is None  # its checksum is wrong: Pillow refuses it
-    with pytest.raises(DataError), files.reading("x"):
+    with pytest.raises(DataError), presence.reading("x"):
         pictures.read(both[:-30], "x")

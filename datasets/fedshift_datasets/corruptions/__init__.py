@@ -25,32 +25,15 @@ import numpy as np
 
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.seeding import generator
-from fedshift_datasets.corruptions import blur, digital, noise, weather
-from fedshift_datasets.corruptions.arrays import Constants, Draws, Indices, Pixels
-from fedshift_datasets.corruptions.levels import constants
+from fedshift_datasets.arrays import Indices, Pixels
+from fedshift_datasets.corruptions import kinds
+from fedshift_datasets.corruptions.arrays import Constants, Draws
+from fedshift_datasets.corruptions.levels import SMALL, constants
 
 _Corruption = Callable[[Pixels, Constants, Draws], Pixels]
 
-_FUNCTIONS: dict[str, _Corruption] = {
-    "gaussian_noise": noise.gaussian_noise,
-    "shot_noise": noise.shot_noise,
-    "impulse_noise": noise.impulse_noise,
-    "defocus_blur": blur.defocus_blur,
-    "glass_blur": blur.glass_blur,
-    "motion_blur": blur.motion_blur,
-    "zoom_blur": blur.zoom_blur,
-    "snow": weather.snow,
-    "frost": weather.frost,
-    "fog": weather.fog,
-    "brightness": weather.brightness,
-    "contrast": digital.contrast,
-    "elastic_transform": digital.elastic_transform,
-    "pixelate": digital.pixelate,
-    "jpeg_compression": digital.jpeg_compression,
-}
-
 #: Names of the corruptions, in the paper's order.
-CORRUPTIONS: tuple[str, ...] = tuple(_FUNCTIONS)
+CORRUPTIONS = tuple(SMALL)
 HIGHEST_SEVERITY = 5
 SMALLEST_SIDE, LARGEST_SIDE = 28, 224
 
@@ -76,17 +59,18 @@ def corrupt(x: Pixels, name: str, severity: int, keys: Indices, seed: int = 0) -
         ConfigError: If there is no such corruption or severity.
         DataError: If the images are not as above.
     """
-    if name not in _FUNCTIONS:
+    if name not in CORRUPTIONS:
         raise ConfigError(f"corruption: {name!r} is not known; allowed are {', '.join(CORRUPTIONS)}")
     _check(x, severity)
     if severity == 0:
         return x
+    corruption: _Corruption = getattr(kinds, name)
     level = constants(name, severity, x.shape[1])
     out = np.empty_like(x)
     step = max(_LEAST_CHUNK, _CHUNK // x[0].size) if len(x) else 1
     for start in range(0, len(x), step):
         part = slice(start, start + step)
-        out[part] = _FUNCTIONS[name](x[part], level, Draws(seed, f"corruption-{name}", keys[part]))
+        out[part] = corruption(x[part], level, Draws(seed, f"corruption-{name}", keys[part]))
     return out
 
 

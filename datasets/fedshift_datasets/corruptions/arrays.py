@@ -8,13 +8,10 @@ import math
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.seeding import generator
+from fedshift_datasets.arrays import Floats, Indices, Pixels
 
-Floats = NDArray[np.float32]
-Pixels = NDArray[np.uint8]
-Indices = NDArray[np.int64]
 Constants = tuple[float, ...]
 
 #: Parts of a motion trail fainter than this are left out: less than a tenth of a grey level.

@@ -7,11 +7,10 @@ grow; ferns grow out of a few points per picture. A few pictures are made once p
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from fedshift_core.seeding import generator
-from fedshift_datasets.corruptions.arrays import Floats, Pixels
+from fedshift_datasets.arrays import Floats, Pixels, Reals
 
 #: How many pictures there are, as in the authors' code, and their height and width.
 TEXTURES, SIDE = 5, 640
@@ -33,7 +32,7 @@ BRIGHT = np.array([0.93, 0.97, 1.0], np.float32)
 VEIL_WEIGHT, ICE_WEIGHT, GLOW_WEIGHT = 0.45, 0.5, 0.45
 
 #: Lines of a picture: start (row, column), direction in radians, and length, shape (n, 4).
-Lines = NDArray[np.float64]
+Lines = Reals
 
 
 def _offshoots(lines: Lines, gap: float, share: float, rng: np.random.Generator) -> Lines:

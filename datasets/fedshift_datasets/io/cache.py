@@ -2,7 +2,7 @@
 
 A part is a file (:mod:`fedshift_datasets.io.kept`) that appears at once, complete. Its name carries the fingerprint of
 the source files (names, sizes, times of writing) and of the images' size and form, so that a changed source means
-another part. It also says what else must agree (:mod:`fedshift_datasets.io.integrity`): inodes, times of change and
+another part. It also says what else must agree (:mod:`fedshift_datasets.io.looks`): inodes, times of change and
 content of the sources. A part with other sources, or a damaged one, is decoded again as a whole, and a line says so.
 """
 
@@ -19,19 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.arrays import Reals
 from fedshift_datasets.base import PLAIN, Form, ImageSet
-from fedshift_datasets.io import files, integrity, kept, looks, resize
+from fedshift_datasets.io import kept, looks, resize
 from fedshift_datasets.io.decode import Progress, decode_into, no_progress
 from fedshift_datasets.io.kept import CACHE_DIR as CACHE_DIR
 from fedshift_datasets.io.kept import cache_dir as cache_dir
 from fedshift_datasets.io.kept import writing as writing
 from fedshift_datasets.io.looks import Entries
 from fedshift_datasets.io.pictures import Header
-from fedshift_datasets.listing import IGNORED, Arrays, Files, ImageFiles, Listing, main_class
+from fedshift_datasets.listing import IGNORED, Files, ImageFiles, Listing, main_class
 
 FORMAT = 5  # changes if the same files would be decoded to other pixels or be refused, or have another fingerprint
 #: Files of the cache folder with names of image files or patients (fedshift_datasets.io: kept_sites, corrupt_files,
@@ -77,11 +77,6 @@ class _Work:
     workers: int = 1
     progress: Progress = no_progress
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The files that decide its content."""
-        return sources_of(self.image_files)
-
 
 def remove_lists() -> int:
     """Delete what says which files there are and which are broken: their names may tell of patients.
@@ -105,23 +100,8 @@ def load(part: Part, image_files: ImageFiles, *, workers: int = 1, progress: Pro
     Raises:
         DataError: If an image cannot be read, or the cache cannot be written.
     """
-    return _load(_Work(part, image_files, workers, progress))
-
-
-def content(part: Part, image_files: ImageFiles) -> str:
-    """Return a hash of the decoded images and labels of a part, independent of file times.
-
-    Raises:
-        DataError: If an image cannot be read, or the cache cannot be written.
-    """
-    images = _load(_Work(part, image_files))
-    assert images.kept_in is not None
-    return str(images.kept_in.chunks[0].about["digest"])
-
-
-def _load(work: _Work) -> ImageSet:
-    """Return the images of a part, decoded if there is no valid copy."""
-    seen = looks.at(work.sources)
+    work = _Work(part, image_files, workers, progress)
+    seen = looks.at(work.image_files.sources)
     mark = fingerprint(work.image_files, work.part.size, work.part.form, seen)
     path = cache_dir() / f"{work.part.stem}-{mark[:16]}"
     if not os.access(path.parent, os.W_OK) and (images := _opened(path, mark, work, seen)) is not None:
@@ -135,6 +115,17 @@ def _load(work: _Work) -> ImageSet:
     return images
 
 
+def content(part: Part, image_files: ImageFiles) -> str:
+    """Return a hash of the decoded images and labels of a part, independent of file times.
+
+    Raises:
+        DataError: If an image cannot be read, or the cache cannot be written.
+    """
+    images = load(part, image_files)
+    assert images.kept_in is not None
+    return str(images.kept_in.chunks[0].about["digest"])
+
+
 def _opened(path: Path, mark: str, work: _Work, seen: Entries) -> ImageSet | None:
     """Return the images of a kept part; None if there is none, it is damaged, or its files have changed."""
     part = kept.read(path)
@@ -143,9 +134,9 @@ def _opened(path: Path, mark: str, work: _Work, seen: Entries) -> ImageSet | Non
         if part.size:
             log.warning("%s: the cached images are damaged or cut off; they are decoded again", shown(path))
         return None
-    if part.about["stamp"] == integrity.stamp(seen):
+    if part.about["stamp"] == looks.stamp(seen):
         return images
-    verdict = integrity.verdict(part.about, work.sources, work.workers)
+    verdict = looks.verdict(part.about, work.image_files.sources, work.workers)
     if verdict == "changed":
         log.warning(
             "%s: files were replaced by others of the same sizes and times of writing; they are decoded again",
@@ -158,7 +149,7 @@ def _opened(path: Path, mark: str, work: _Work, seen: Entries) -> ImageSet | Non
             "cached images stay (if each run says so, see docs/guide/datasets.md, Prepared once)",
             shown(_origin(work.image_files)),
         )
-        stamp = integrity.stamp(looks.at(work.sources))
+        stamp = looks.stamp(looks.at(work.image_files.sources))
         with contextlib.suppress(OSError), kept.appending(path) as file:  # on a full disk the next process checks again
             kept.write(file, {"stamp": stamp})
     return images
@@ -194,7 +185,7 @@ def fingerprint(image_files: ImageFiles, size: int, form: Form = PLAIN, seen: En
     """
     other = "" if form == PLAIN else f" {form.resize} {form.window}"
     other += "" if form.exif == PLAIN.exif else f" exif {form.exif}"
-    sources = sources_of(image_files)
+    sources = image_files.sources
     stats = looks.at(sources) if seen is None else seen
     digest = hashlib.sha256(f"{FORMAT} {size}{other} {len(sources)}\n".encode())
     digest.update(_encoded("\0".join(sources)))
@@ -215,11 +206,6 @@ def _encoded(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
-def sources_of(image_files: ImageFiles) -> tuple[str, ...]:
-    """Return the source files of images, each once."""
-    return tuple(map(str, image_files.files)) if isinstance(image_files, Arrays) else image_files.sources
-
-
 def _build(path: Path, mark: str, work: _Work, before: Entries) -> None:
     """Write a part; remove outdated parts and those of killed builds.
 
@@ -231,7 +217,8 @@ def _build(path: Path, mark: str, work: _Work, before: Entries) -> None:
     """
     kept.remove_abandoned()
     kept.remove_earlier(path.parent, work.part.stem)
-    sources, image_files = work.sources, work.image_files
+    image_files = work.image_files
+    sources = image_files.sources
     changed = _changed(sources, before)
     made = max(time.time_ns(), changed)  # the clock of a network disk may be another one
     origin = _origin(image_files)
@@ -241,7 +228,7 @@ def _build(path: Path, mark: str, work: _Work, before: Entries) -> None:
             shape = (len(image_files), work.part.size, work.part.size, 3)
             outlined = image_files.masks is not None
             with kept.mapped(file, shape, image_files.labels, masks=outlined) as (start, masks, labels):
-                facts = decode_into(
+                found, digests = decode_into(
                     image_files,
                     file.name,
                     start,
@@ -252,13 +239,16 @@ def _build(path: Path, mark: str, work: _Work, before: Entries) -> None:
                 )
                 if masks is not None:
                     labels[:] = main_class(masks, IGNORED)
-                    about |= {SPACING: _in_rows(_spacing(facts.headers, work.part))}
-            about |= {HEADERS: _counted(facts.headers)}
-            about |= integrity.seal(sources, before, work.workers, facts.digests)
+                    scales = [resize.scale(*each.size, shape[1], work.part.form.resize) for each in found]
+                    apart = np.array([each.spacing or (np.nan, np.nan) for each in found]) * scales
+                    about |= {SPACING: _in_rows(apart)}
+            counts = Counter((*each.size, each.mode, each.orientation) for each in found)
+            about |= {HEADERS: [[*header, number] for header, number in counts.items()]}
+            about |= looks.seal(sources, before, work.workers, digests)
         else:
-            images = files.resized(image_files.read(), work.part.size, work.part.form.resize)
+            images = resize.resized(image_files.read(), work.part.size, work.part.form.resize)
             kept.write(file, {}, images.x, *(() if images.masks is None else [images.masks]), images.y, align=64)
-            about |= {SPACING: _in_rows(images.spacing)} | integrity.seal(sources, before, work.workers)
+            about |= {SPACING: _in_rows(images.spacing)} | looks.seal(sources, before, work.workers)
             work.progress(len(images))
         kept.write(file, about)
     _make_room(path, work.part.stem, origin, changed)
@@ -292,26 +282,14 @@ def last_used(path: Path) -> float:
     return 0
 
 
-def _counted(headers: Sequence[Header]) -> list[list[Any]]:
-    """Return how many images have each header: width, height, mode, orientation and number."""
-    counts = Counter((*header.size, header.mode, header.orientation) for header in headers)
-    return [[*header, number] for header, number in counts.items()]
-
-
-def _spacing(headers: Sequence[Header], part: Part) -> NDArray[np.float64]:
-    """Return the spacing of images in a part (N, 2) by that in their files."""
-    scales = [resize.scale(*header.size, part.size, part.form.resize) for header in headers]
-    return np.array([header.spacing or (np.nan, np.nan) for header in headers]) * scales
-
-
-def _in_rows(spacing: NDArray[np.float64] | None) -> list[list[float]]:
+def _in_rows(spacing: Reals | None) -> list[list[float]]:
     """Return spacing (N, 2) as a note; empty if none is known."""
     if spacing is None or np.isnan(spacing).all():
         return []
     return [[*pair, len([*same])] for pair, same in groupby(np.nan_to_num(spacing).tolist())]
 
 
-def _from_rows(rows: Sequence[Sequence[float]]) -> NDArray[np.float64] | None:
+def _from_rows(rows: Sequence[Sequence[float]]) -> Reals | None:
     """Return spacing (N, 2) of a note; None if none is known."""
     if not rows:
         return None
@@ -330,5 +308,5 @@ def headers(images: ImageSet) -> Counter[Header] | None:
 
 def _origin(image_files: ImageFiles) -> str:
     """Return the common folder of all source files."""
-    folders = {file[: file.rfind("/") + 1] for file in sources_of(image_files)}
+    folders = {file[: file.rfind("/") + 1] for file in image_files.sources}
     return os.path.commonpath([str(Path(folder).absolute()) for folder in folders])

@@ -19,7 +19,7 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import plain, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import PLAIN, Form, Source
-from fedshift_datasets.io import cache, integrity, kept, looks, pool, presence
+from fedshift_datasets.io import cache, kept, looks, pool, presence
 from fedshift_datasets.io.decode import decoded
 from fedshift_datasets.listing import ImageFiles, Listing
 
@@ -62,7 +62,7 @@ def _unavailable(listing: Listing) -> dict[int, str]:
 def _decoded(listing: Listing, form: Form) -> dict[int, str]:
     """Return a reason for each image that cannot be decoded, by place, and cache the places."""
     path = cache.cache_dir() / f"broken-{cache.fingerprint(listing, _SIZE, form)[:32]}.list"
-    stamp = integrity.stamp(looks.at(cache.sources_of(listing)), inodes=False)
+    stamp = looks.stamp(looks.at(listing.sources), inodes=False)
     about = kept.read(path).about
     places = about["broken"] if about.get("stamp") == stamp else None
     reasons = _tried(listing, range(len(listing)) if places is None else places, form)
@@ -89,14 +89,18 @@ def usable(image_files: ImageFiles, source: Source, form: Form = PLAIN) -> Image
         raise DataError(
             f"{broken[0].name}: {broken[0].reason}; none of the {plural(len(image_files), 'image')} there can be read"
         )
-    _warn(len(broken), len(image_files), broken[0].name, broken[0].reason)
-    return image_files.select(np.delete(np.arange(len(image_files)), [image.place for image in broken]))
+    are, more = ("is", "") if len(broken) == 1 else ("are", ", ...")
+    said_once.warn(
+        f"{len(broken)} of {plural(len(image_files), 'image')} cannot be read and {are} left out: {broken[0].name} "
+        f"({broken[0].reason}){more}"
+    )
+    return without(image_files, broken)
 
 
-def _warn(broken: int, total: int, name: str, reason: str) -> None:
-    """Warn once of images that are left out."""
-    are, more = ("is", "") if broken == 1 else ("are", ", ...")
-    said_once.warn(f"{broken} of {plural(total, 'image')} cannot be read and {are} left out: {name} ({reason}){more}")
+def without(listing: Listing, broken: Sequence[Broken]) -> Listing:
+    """Return the images of a listing that can be read."""
+    places = np.delete(np.arange(len(listing)), [image.place for image in broken])
+    return listing.select(places) if broken else listing
 
 
 def _tried(listing: Listing, places: Sequence[int], form: Form) -> dict[int, str]:

@@ -2,22 +2,21 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.arrays import Pixels
 from fedshift_datasets.base import PLAIN, Form
-from fedshift_datasets.io import dicom_frames, masks, pictures, pool, presence, volumes
+from fedshift_datasets.io import masks, npz, pictures, pool, presence, volumes
 from fedshift_datasets.io.pictures import Header
-from fedshift_datasets.io.reading import reading
+from fedshift_datasets.io.presence import reading
 from fedshift_datasets.io.resize import fit
 from fedshift_datasets.listing import SLICE, Item, Listing
 
@@ -27,19 +26,6 @@ Progress = Callable[[int], None]
 
 def no_progress(finished: int) -> None:
     """Show nothing."""
-
-
-@dataclass(frozen=True)
-class FileFacts:
-    """Properties of image files, found when their images were decoded.
-
-    Attributes:
-        headers: Of each image.
-        digests: Hexadecimal SHA-256 of each file that is one image or mask, by its path; of what was decoded.
-    """
-
-    headers: Sequence[Header]
-    digests: dict[str, str]
 
 
 class Decoded(NamedTuple):
@@ -52,10 +38,10 @@ class Decoded(NamedTuple):
         mask: (size, size), uint8; None without one.
     """
 
-    pixels: NDArray[np.uint8]
+    pixels: Pixels
     header: Header
     digests: dict[str, str]
-    mask: NDArray[np.uint8] | None = None
+    mask: Pixels | None = None
 
 
 class _Task(NamedTuple):
@@ -80,7 +66,7 @@ def decode_into(
     *,
     workers: int,
     progress: Progress = no_progress,
-) -> FileFacts:
+) -> tuple[list[Header], dict[str, str]]:
     """Decode all images of a listing, made squares, into a file: pixels (N, size, size, 3), then any masks (N, ...).
 
     Args:
@@ -91,6 +77,10 @@ def decode_into(
         form: How they become squares of 8 bits a channel.
         workers: The most processes.
         progress: Called for finished images.
+
+    Returns:
+        The header of each image, and the SHA-256 of each file that is one image or mask, by its path, as it was
+        decoded.
 
     Raises:
         DataError: If an image cannot be read, with its name.
@@ -104,7 +94,7 @@ def decode_into(
         digests |= made[1]
         if done == number or done % pool.BATCH == 0:
             progress((done - 1) % pool.BATCH + 1)
-    return FileFacts(headers, digests)
+    return headers, digests
 
 
 def _write(task: _Task, file: str, size: int, form: Form) -> tuple[Header, dict[str, str]]:
@@ -159,11 +149,11 @@ def _outlined(made: Decoded, item: Item, whole: tuple[int, int], form: Form) -> 
     if volumes.is_volume(item.name):
         with reading(file.name):
             volumes.check_place(item.name, file.name)
-            mask = Image.fromarray(masks.as_classes(volumes.values(file.name), file.name, item.classes))
+            mask = Image.fromarray(npz.as_classes(volumes.values(file.name), file.name, item.classes))
         return made._replace(mask=np.asarray(fit(mask, made.pixels.shape[0], form.resize)))
     with reading(file.name):
         if SLICE in item.name:
-            dicom_frames.check(item.name, file.name)
+            volumes.check_frames(item.name, file.name)
         content = encoded(file)
         mask, orientation = masks.read(content, file.name, item.classes)
     if form.exif == "apply":
@@ -190,7 +180,7 @@ def header(item: Item) -> Header:
 def encoded(item: Item) -> bytes:
     """Return the encoded bytes of an image, of a frame as those of a file of its own."""
     if SLICE in item.name:
-        return dicom_frames.frame(item.name)
+        return volumes.frame(item.name)
     if not os.path.isfile(item.path):  # noqa: PTH113 - twice as fast; a pipe would block this process
         presence.check(Path(item.path))
     with open(item.path, "rb") as file:  # noqa: PTH123

@@ -8,14 +8,14 @@ import io
 import os
 import re
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
+from fedshift_datasets.arrays import Numbers, Pixels
 from fedshift_datasets.io import dicom_header, intact
 from fedshift_datasets.io.resize import levels
 
@@ -32,7 +32,7 @@ _GREY, _INVERTED = "MONOCHROME2", "MONOCHROME1"
 #: Width and height, kind and bits, and the spacing of pixels (:class:`fedshift_datasets.io.pictures.Header`).
 About = tuple[tuple[int, int], str, tuple[float, float] | None]
 _NUMBER = "[0-9]{1,6}"  # of frames, of which a damaged header may state very many
-_EXTRA = 'pip install "fedshift[medical]"'
+EXTRA = 'pip install "fedshift[medical]"'
 _DECODERS = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
 
 
@@ -70,7 +70,7 @@ def decoded(content: bytes, name: object, window: tuple[float, float] | None = N
     return Image.fromarray(255 - grey if inverted else grey).convert("RGB"), about
 
 
-def stored(content: bytes, name: object) -> NDArray[Any]:
+def stored(content: bytes, name: object) -> Numbers:
     """Return the values (H, W) that a DICOM file of one channel stores.
 
     Raises:
@@ -92,7 +92,7 @@ def header(content: bytes, name: object) -> About:
 
 
 def _lacking(where: str) -> DataError:
-    return DataError(f"{where}: a DICOM file, which needs pydicom; run: {_EXTRA}")
+    return DataError(f"{where}: a DICOM file, which needs pydicom; run: {EXTRA}")
 
 
 def patient(file: str) -> str:
@@ -164,7 +164,7 @@ def parsed(content: bytes, where: str) -> "Dataset":
     return dcmread(io.BytesIO(content), specific_tags=list(_READ))
 
 
-def _stored(data: "Dataset", where: str) -> NDArray[Any]:
+def _stored(data: "Dataset", where: str) -> Numbers:
     """Return stored values (H, W), or (H, W, 3) of colours, YCbCr as RGB."""
     from pydicom.pixels import pixel_array
 
@@ -175,7 +175,7 @@ def _stored(data: "Dataset", where: str) -> NDArray[Any]:
     # pydicom does not look at HighBit; with the bits below counted as stored it reads them all, and their sign.
     stored = data.BitsStored
     data.BitsStored = stored + shift
-    pixels: NDArray[Any] = pixel_array(data, index=0) >> shift
+    pixels: Numbers = pixel_array(data, index=0) >> shift
     data.BitsStored = stored
     return pixels
 
@@ -224,14 +224,14 @@ def _compressed(data: "Dataset") -> bytes | None:
     return get_frame(data.PixelData, 0, number_of_frames=1)
 
 
-def _grey(stored: NDArray[Any], data: "Dataset", window: tuple[float, float] | None, where: str) -> NDArray[np.uint8]:
+def _grey(stored: Numbers, data: "Dataset", window: tuple[float, float] | None, where: str) -> Pixels:
     """Return stored values (H, W) as 8 bits, not inverted."""
     bits = int(data.BitsStored)
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if data.PixelRepresentation else (0, (1 << bits) - 1)
     rescaling = dicom_header.rescaling(data, where)
     own = dicom_header.own_window(data, where) if window is None else None
 
-    def shades(values: NDArray[Any]) -> NDArray[np.uint8]:
+    def shades(values: Numbers) -> Pixels:
         values = _in_units(values, data, rescaling)
         ends = window
         if own is not None:
@@ -246,7 +246,7 @@ def _grey(stored: NDArray[Any], data: "Dataset", window: tuple[float, float] | N
     return shades(np.arange(low, high + 1))[stored - low] if bits <= _MOST_TABLE else shades(stored)
 
 
-def _in_units(values: NDArray[Any], data: "Dataset", rescaling: tuple[float, float] | None) -> NDArray[Any]:
+def _in_units(values: Numbers, data: "Dataset", rescaling: tuple[float, float] | None) -> Numbers:
     """Return stored values in the modality's units."""
     from pydicom.pixels import apply_modality_lut
 
@@ -256,8 +256,8 @@ def _in_units(values: NDArray[Any], data: "Dataset", rescaling: tuple[float, flo
 
 
 def _by_own_window(
-    values: NDArray[Any], center: float, width: float, function: str, where: str
-) -> tuple[NDArray[Any], tuple[float, float]]:
+    values: Numbers, center: float, width: float, function: str, where: str
+) -> tuple[Numbers, tuple[float, float]]:
     """Return values and the two that become black and white, by PS3.3 C.11.2.1.2 and C.11.2.1.3.
 
     Raises:

@@ -7,8 +7,7 @@ name.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
@@ -24,8 +23,7 @@ _GREY, _INVERTED = "MONOCHROME2", "MONOCHROME1"
 _COLOUR_BITS = 8
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(NamedTuple):
     """A pair of numbers of the header.
 
     Attributes:
@@ -188,12 +186,9 @@ def _found(data: "Dataset", kind: _Kind, where: str, remedy: str = "") -> tuple[
 def _places(data: "Dataset", kind: _Kind) -> Iterator[tuple[str, "Dataset"]]:
     """Yield the parts of a header that may hold a pair, each with its name."""
     yield _TOP, data
-    for item in _items(data, kind.sequence):
-        yield kind.sequence, item
+    yield from ((kind.sequence, item) for item in _items(data, kind.sequence))
     for group in _GROUPS:
-        for frame in _items(data, group):
-            for item in _items(frame, kind.sequence):
-                yield group, item
+        yield from ((group, item) for frame in _items(data, group) for item in _items(frame, kind.sequence))
 
 
 def _items(data: "Dataset", keyword: str) -> Iterable["Dataset"]:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.disk_use import RESERVE
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Indices, Numbers, Pixels
 from fedshift_datasets.io import kept
 from fedshift_datasets.listing import MARK
 
@@ -29,7 +29,7 @@ FOLDER = "features"  # within that of the decoded images
 FORMAT = 2
 FLUSHED = 256  # rows that are written at a time; a killed process loses as many at most
 
-Compute = Callable[[NDArray[np.int64]], NDArray[Any]]  # from places of images (n,) to their rows (n, ...)
+Compute = Callable[[Indices], Numbers]  # from places of images (n,) to their rows (n, ...)
 Done = Callable[[int, int], None]  # called with the rows that are done and all rows
 
 
@@ -85,13 +85,13 @@ class FeatureStore:
         self.path = root() / f"{kind.name}-{kind.digest[:16]}"
         self._most = most_bytes
         self._places: dict[bytes, int] = {}
-        self._rows: NDArray[Any] | None = None
+        self._rows: Numbers | None = None
         self._seen: list[int] | None = None  # the state of the file when it was last read
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def places(self, marks: NDArray[np.uint8], compute: Compute, done: Done | None = None) -> NDArray[np.int64]:
+    def places(self, marks: Pixels, compute: Compute, done: Done | None = None) -> Indices:
         """Return where the rows of images are, after those that are missing or damaged have been computed.
 
         Args:
@@ -109,13 +109,13 @@ class FeatureStore:
             self._fill(keys, marks, compute, done)
         return np.fromiter((self._places[key] for key in keys), np.int64, len(keys))
 
-    def missing(self, marks: NDArray[np.uint8]) -> int:
+    def missing(self, marks: Pixels) -> int:
         """Return how many different images have no row yet."""
         self._read()
         return len(set(_keys(marks.tobytes())) - self._places.keys())
 
     @property
-    def rows(self) -> NDArray[Any]:
+    def rows(self) -> Numbers:
         """All rows (number, *shape), mapped into memory; between chunks some are none."""
         assert self._rows is not None
         return self._rows
@@ -135,7 +135,7 @@ class FeatureStore:
             shape = (file.end // size, *self.kind.shape)
             self._rows = np.memmap(self.path, np.dtype(self.kind.dtype), "c", shape=shape)
 
-    def _fill(self, keys: list[bytes], marks: NDArray[np.uint8], compute: Compute, done: Done | None) -> None:
+    def _fill(self, keys: list[bytes], marks: Pixels, compute: Compute, done: Done | None) -> None:
         """Compute and add the rows that are missing; other processes wait for it."""
         with kept.writing(self.path):
             self._read()  # another process may have been here
@@ -162,7 +162,7 @@ class FeatureStore:
         made = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         return {"name": kind.name, "of": dict(kind.about), "row": kind.shape, "dtype": kind.dtype, "made": made}
 
-    def _of_kind(self, values: NDArray[Any]) -> NDArray[Any]:
+    def _of_kind(self, values: Numbers) -> Numbers:
         values = np.ascontiguousarray(values, np.dtype(self.kind.dtype))
         if values.shape[1:] != self.kind.shape:
             raise RuntimeError(f"rows have the shape {values.shape[1:]}, expected {self.kind.shape}")

@@ -7,19 +7,18 @@
 | `classes` (C, D), floats, optional | embeddings of the classes' names, in the order of the labels |
 """
 
-import functools
 import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
-from fedshift_datasets.io import integrity
+from fedshift_datasets.arrays import Floats
+from fedshift_datasets.io import looks
 from fedshift_datasets.listing import ImageSet
 
 KEY = "dataset.features"
@@ -39,8 +38,8 @@ class Given:
 
     sha256: str
     places: dict[str, int]
-    rows: NDArray[np.float32]
-    classes: NDArray[np.float32] | None
+    rows: Floats
+    classes: Floats | None
 
     @property
     def width(self) -> int:
@@ -65,6 +64,7 @@ class Given:
         return found
 
 
+@looks.remembered(2)
 def read(path: Path) -> Given:
     """Return the content of a file, which is read again only if its size or its time changed.
 
@@ -73,20 +73,15 @@ def read(path: Path) -> Given:
         DataError: If it is none, or its arrays do not fit.
     """
     try:
-        state = path.stat()
+        path.stat()
     except OSError as error:
         raise ConfigError(f"{KEY}: {shown(path)}: {error.strerror}") from None
-    return _read(path, state.st_size, state.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=2)
-def _read(path: Path, _size: int, _time: int) -> Given:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in ("images", "features", "classes") if key in file}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(f"{KEY}: {shown(path)} cannot be read as npz ({str(error).partition(chr(10))[0]})") from None
-    names, rows, classes = (arrays.get(key) for key in ("images", "features", "classes"))
+    names, rows, classes = map(arrays.get, ("images", "features", "classes"))
     if names is None or rows is None or names.dtype.kind != "U" or rows.ndim != 2 or names.shape != rows.shape[:1]:
         found = ", ".join(f"{key} {array.dtype} {array.shape}" for key, array in arrays.items()) or "neither"
         raise DataError(f"{KEY}: {shown(path)} has {found}; expected images (N,), text, and features (N, D)")
@@ -99,4 +94,4 @@ def _read(path: Path, _size: int, _time: int) -> Given:
     if len(places) < len(names):
         raise DataError(f"{KEY}: {shown(path)} names {plural(len(names) - len(places), 'image')} twice")
     of_classes = None if classes is None else classes.astype(np.float32)
-    return Given(integrity.content([path]), places, rows.astype(np.float32), of_classes)
+    return Given(looks.contents([path]), places, rows.astype(np.float32), of_classes)

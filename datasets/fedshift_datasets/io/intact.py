@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import simplejpeg  # type: ignore[import-untyped]
-from numpy.typing import NDArray
 from PIL import Image
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.arrays import Pixels
 from fedshift_datasets.io import tiff
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
@@ -54,7 +54,7 @@ def check(content: bytes, name: object, pixels: int) -> None:
         raise DataError(f"{shown(name)}: cannot be read (damaged: {damage})")
 
 
-def jpeg(content: bytes, pixels: int) -> NDArray[np.uint8] | None:
+def jpeg(content: bytes, pixels: int) -> Pixels | None:
     """Return the pixels (H, W, 3) of a JPEG of grey or colour without damage; None of any other file.
 
     Args:
@@ -64,7 +64,7 @@ def jpeg(content: bytes, pixels: int) -> NDArray[np.uint8] | None:
     if not content.startswith(_JPEG):
         return None
     try:
-        rgb: NDArray[np.uint8] = simplejpeg.decode_jpeg(content, "RGB")
+        rgb: Pixels = simplejpeg.decode_jpeg(content, "RGB")
     except ValueError:
         return None
     return None if _has_hole(content, pixels) else rgb

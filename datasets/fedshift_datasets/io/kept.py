@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core import disk_use, private_files, said_once
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.arrays import Indices, Numbers, Pixels
 
 CACHE_DIR = "FEDSHIFT_CACHE"  # environment variable: the folder of the cache
 PART = ".part"  # suffix of a file that is being built
@@ -191,7 +191,7 @@ def digest(shape: Sequence[int], pieces: Iterable[Any]) -> str:
     return result.hexdigest()
 
 
-def write(file: BinaryIO, about: Mapping[str, Any], *arrays: NDArray[Any], align: int = 1) -> None:
+def write(file: BinaryIO, about: Mapping[str, Any], *arrays: Numbers, align: int = 1) -> None:
     """Write a chunk.
 
     Args:
@@ -220,8 +220,8 @@ def _head(about: Mapping[str, Any], at: int, of_arrays: int, align: int) -> byte
 
 @contextlib.contextmanager
 def mapped(
-    file: BinaryIO, shape: tuple[int, ...], labels: NDArray[np.int64], *, masks: bool = False
-) -> Iterator[tuple[int, NDArray[np.uint8] | None, NDArray[np.int64]]]:
+    file: BinaryIO, shape: tuple[int, ...], labels: Indices, *, masks: bool = False
+) -> Iterator[tuple[int, Pixels | None, Indices]]:
     """Begin a file with pixels (N, size, size, 3), maybe masks (N, size, size), and labels (N,).
 
     Yields where the pixels begin, in bytes, and masks and labels, mapped. The caller, or processes that it starts,
@@ -323,7 +323,7 @@ def writing(path: Path) -> Iterator[None]:
                 lock_of(path).write_text(json.dumps(identity), encoding="ascii")
 
 
-def keep(path: Path, about: Mapping[str, Any], *arrays: NDArray[Any]) -> None:
+def keep(path: Path, about: Mapping[str, Any], *arrays: Numbers) -> None:
     """Write a file of one chunk.
 
     Raises:

@@ -1,25 +1,89 @@
-"""Lists a folder by name: folders, split folders, npz files; an unreadable entry is an error, not absent."""
+"""Says what lies where: folders, class folders with their images, split folders and npz files, by their names.
+
+An unreadable entry is an error, not absent.
+"""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import OWN_SPLITS, Split
-from fedshift_datasets.io import pictures, presence, split_names
+from fedshift_datasets.io import pictures, presence
 
 LABELS = "labels.csv"
 LAYOUTS = f"<site>/<class>/*, <site>/{{train,validation,test}}/<class>/* or {LABELS}"
 DEEPER = f"list the images in {LABELS}, with a column patient where a folder is one"
+#: Usual spellings of a split: names of folders and npz files, and the column split of a table.
+_WORDS: dict[str, Split] = {
+    **dict.fromkeys(("train", "training", "trn"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "validate", "validating"), "validation"),
+    **dict.fromkeys(("dev", "devel", "development"), "validation"),
+    **dict.fromkeys(("test", "testing", "tests", "tst"), "test"),
+}
+#: Words that may accompany it: ``train_set``, ``images-test``, ``validation data``.
+_FILLERS = frozenset({"set", "sets", "split", "data", "dataset", "images", "image", "imgs", "img", "folder", "part"})
+_JOINED = ("", "set", "split", "data", "images", "imgs")  # trainset, testdata
+_YEAR = re.compile(r"(?:19|20)\d\d")  # train2017
+_APART = re.compile(r"[\s._-]+")
+
+#: For messages.
+USUAL = f"{', '.join(OWN_SPLITS)} and their usual spellings (Training, val, valid, dev, test_set, ...)"
+
+
+class ClassFolder(NamedTuple):
+    """A class folder.
+
+    Attributes:
+        label: The label of its class.
+        folder: The folder.
+        images: The names of its images.
+        others: The names of its files that are no images.
+        empty: Folders in it, which have no image.
+    """
+
+    label: int
+    folder: Path
+    images: list[str]
+    others: list[str]
+    empty: list[Path]
+
+
+def split_of(name: str) -> Split | None:
+    """Return the split of a usual spelling in any letter case; None for other names."""
+    words = [word for word in _APART.split(_YEAR.sub("", same_names.key(name))) if word and word not in _FILLERS]
+    starts = [words[0].removesuffix(end) for end in _JOINED] if len(words) == 1 else ()
+    return next((_WORDS[start] for start in starts if start in _WORDS), None)
+
+
+def parts_of(stem: str) -> tuple[str, Split] | None:
+    """Return the site and the split in the stem of an npz file: ``<site>_<split>``."""
+    site, _, last = stem.rpartition("_")
+    if site and last in OWN_SPLITS:
+        return site, _WORDS[last]
+    for place, letter in enumerate(stem):
+        if letter == "_" and place and (split := split_of(stem[place + 1 :])):
+            return stem[:place], split
+    return None
+
+
+def check_data_dir(data_dir: Path) -> None:
+    """Raise a :class:`DataError` unless ``data_dir`` is a folder."""
+    if why := presence.reason(data_dir):
+        raise DataError(f"data-dir {shown(data_dir.absolute())}: cannot be read ({why}); it must be a folder")
+    if not data_dir.is_dir():
+        kind = "is a file" if data_dir.exists() else "does not exist"
+        raise DataError(f"data-dir {shown(data_dir.absolute())} {kind}; it must be a folder with images")
 
 
 def visible(folder: Path) -> list[Path]:
     """Return the entries of a folder by name, without hidden ones and by-products."""
-    entries = (path for path in folder.iterdir() if not pictures.is_passed_over(path.name))
-    return sorted(entries, key=lambda path: path.name)
+    return sorted(path for path in folder.iterdir() if not pictures.is_passed_over(path.name))
 
 
 def divided(folder: Path) -> tuple[list[Path], list[str]]:
@@ -28,7 +92,7 @@ def divided(folder: Path) -> tuple[list[Path], list[str]]:
     No file is looked at for it.
 
     Raises:
-        DataError: As :func:`is_folder`, of a link.
+        DataError: As :func:`is_folder`.
     """
     folders: list[Path] = []
     names: list[str] = []
@@ -36,14 +100,44 @@ def divided(folder: Path) -> tuple[list[Path], list[str]]:
         for entry in entries:
             if pictures.is_passed_over(entry.name):
                 continue
-            # Of a link, Path says it: one to itself is no folder, and no error.
-            if (folder / entry.name).is_dir() if entry.is_symlink() else entry.is_dir():
-                folders.append(folder / entry.name)
-                continue
-            if entry.is_symlink() and not pictures.is_image_name(entry.name):
-                is_folder(folder / entry.name)
-            names.append(entry.name)
-    return sorted(folders, key=lambda path: path.name), sorted(names)
+            if not entry.is_file(follow_symlinks=False) and is_folder(path := folder / entry.name):
+                folders.append(path)
+            else:
+                names.append(entry.name)
+    return sorted(folders), sorted(names)
+
+
+def class_folders(
+    folder: Path, classes: Sequence[str], aliases: Mapping[str, str] | None = None, others: Collection[str] = ()
+) -> Iterator[ClassFolder]:
+    """Yield the class folders in a folder, in the order of the labels.
+
+    Args:
+        folder: The folder that holds them.
+        classes: Class names; matched by :mod:`fedshift_core.same_names`.
+        aliases: Class name by a further, lower-case name of its folder.
+        others: Lower-case names of folders to ignore.
+
+    Raises:
+        DataError: If a folder is no class, or two are the same class; as :func:`class_folder`.
+    """
+    folders: dict[int, Path] = {}
+    for sub in divided(folder)[0]:
+        if same_names.key(sub.name) in others:
+            continue
+        label = label_of(sub.name, classes, aliases)
+        if label is None:
+            raise DataError(f"{shown(sub)}: no class of that name; allowed are {', '.join(classes)}")
+        if folders.setdefault(label, sub) != sub:
+            problem = f"folders {shown(folders[label].name)} and {shown(sub.name)} both name"
+            raise DataError(f"{shown(folder)}: {problem} the class {classes[label]}; allowed is one folder per class")
+    for label, sub in sorted(folders.items()):
+        yield ClassFolder(label, sub, *class_folder(sub))
+
+
+def label_of(name: str, classes: Sequence[str], aliases: Mapping[str, str] | None = None) -> int | None:
+    """Return the label that a folder's name stands for, None if it is no class; see :func:`class_folders`."""
+    return same_names.place(name if name in classes else (aliases or {}).get(same_names.key(name), name), classes)
 
 
 def class_folder(folder: Path) -> tuple[list[str], list[str], list[Path]]:
@@ -128,10 +222,16 @@ def folders_in(folder: Path) -> list[Path]:
     Raises:
         DataError: If an entry that may be a folder cannot be read.
     """
-    if not folder.is_dir():
-        presence.check(folder)
-        return []
-    return [path for path in visible(folder) if is_folder(path)]
+    if folder.is_dir():
+        return divided(folder)[0]
+    presence.check(folder)
+    return []
+
+
+def below(folder: Path) -> list[Path]:
+    """Return the folders in a folder, and those in these."""
+    inside = folders_in(folder)
+    return [*inside, *(sub for place in inside for sub in folders_in(place))]
 
 
 def is_folder(path: Path) -> bool:
@@ -140,17 +240,15 @@ def is_folder(path: Path) -> bool:
     Raises:
         DataError: If it cannot be read, or is neither a folder, a file nor an image by name.
     """
-    if path.is_dir():
-        return True
-    if not path.is_file() and not pictures.is_image_name(path.name) and not presence.is_stray(path):
+    if not (folder := path.is_dir()) and not path.is_file() and pictures.not_taken([path.name]):
         presence.check(path)
-    return False
+    return folder
 
 
 def find_domain(data_dir: Path, domain: str, split: Split) -> Path | None:
     """Return the npz or else the image folder of one domain and split, None if neither exists.
 
-    Usual spellings of the split count as its name (:mod:`fedshift_datasets.io.split_names`).
+    Usual spellings of the split count as its name.
 
     Raises:
         DataError: If it cannot be read, or two have the split's name.
@@ -168,15 +266,15 @@ def archives(data_dir: Path, domain: str) -> dict[Split, Path]:
     Raises:
         DataError: If one cannot be read, or two have the same split's name.
     """
-    matching = {path: split for path, (name, split) in all_archives(data_dir).items() if same_names.same(name, domain)}
-    return _by_split(matching)
+    there = all_archives(data_dir).items()
+    return _by_split({path: split for path, (name, split) in there if same_names.same(name, domain)})
 
 
 def all_archives(data_dir: Path) -> dict[Path, tuple[str, Split]]:
     """Return the npz files in a folder named ``<domain>_<split>.npz``, each with both names."""
     if not data_dir.is_dir():
         return {}
-    names_of = {path: split_names.named(path.stem) for path in visible(data_dir) if path.suffix == ".npz"}
+    names_of = {path: parts_of(path.stem) for path in visible(data_dir) if path.suffix == ".npz"}
     return {path: names for path, names in names_of.items() if names and not path.is_dir()}
 
 
@@ -186,16 +284,14 @@ def split_folders(folder: Path) -> dict[Split, Path]:
     Raises:
         DataError: If one cannot be read, or two have the same split's name.
     """
-    named = {path: split_names.split_of(path.name) for path in folders_in(folder)}
-    return _by_split({path: split for path, split in named.items() if split})
+    return _by_split({path: split for path in folders_in(folder) if (split := split_of(path.name))})
 
 
 def _by_split(named: Mapping[Path, Split]) -> dict[Split, Path]:
     by_split: dict[Split, Path] = {}
     for path, split in named.items():
         presence.check(path)
-        if split in by_split:
+        if by_split.setdefault(split, path) != path:
             problem = f"{shown(by_split[split].name)} and {shown(path.name)} both name"
             raise DataError(f"{shown(path.parent)}: {problem} the split {split}; allowed is one of them")
-        by_split[split] = path
     return {split: by_split[split] for split in OWN_SPLITS if split in by_split}

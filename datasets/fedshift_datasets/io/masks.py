@@ -12,18 +12,16 @@ places, of a grey picture in colours its shades. A volume and that of its masks 
 turned with them, unless it states an orientation of its own.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
-from fedshift_core.plural import plural
-from fedshift_datasets.io import dicom, dicom_frames, intact, layout, npz, pictures, png, presence, volumes
+from fedshift_datasets.arrays import Numbers
+from fedshift_datasets.io import dicom, intact, layout, npz, pictures, png, presence, volumes
 from fedshift_datasets.listing import IGNORED
 
 IMAGES, MASKS = "images", "masks"  # names of the two folders
@@ -33,11 +31,9 @@ LAYOUTS = (
 )
 BACKGROUND = "background"  # the name of class 0, where nobody gives it another
 _ENDS = ("", "_mask", "_segmentation")  # of a mask's name
-_WHITE, _NOWHERE = 255, 254  # in masks of two classes: the second one, and what counts nowhere
 _MODES = ("1", "L", "P", "LA", "RGB", "RGBA", "I", "I;16", "I;16B")
 _SIXTEEN = 16  # bits a channel, in the header of a PNG
 _ALLOWED = "allowed are the values of a grey picture or of a palette, as PNG or in another format without loss"
-_MOST_NAMED = 6  # values in a message
 
 
 def are_in(folder: Path) -> bool:
@@ -102,7 +98,7 @@ def read(content: bytes, name: object, classes: int) -> tuple[Image.Image, int]:
         DataError: If it is compressed with loss, has colours, or other values.
     """
     values, turn = _values(content, name)
-    return Image.fromarray(as_classes(values, name, classes)), turn
+    return Image.fromarray(npz.as_classes(values, name, classes)), turn
 
 
 def values_of(file: str) -> set[float]:
@@ -114,48 +110,8 @@ def values_of(file: str) -> set[float]:
     if volumes.is_volume(file):
         return set(np.unique(volumes.values(file)).tolist())
     frames = volumes.slices(file)
-    parts = map(dicom_frames.frame, frames) if len(frames) > 1 else [Path(file).read_bytes()]
+    parts = map(volumes.frame, frames) if len(frames) > 1 else [Path(file).read_bytes()]
     return set[float]().union(*(np.unique(_values(part, file)[0]).tolist() for part in parts))
-
-
-def as_classes(found: NDArray[Any], name: object, classes: int) -> NDArray[np.uint8]:
-    """Return the values of a mask as places of classes.
-
-    Raises:
-        DataError: If one is none.
-    """
-    there = set(np.unique(found).tolist())
-    if classes == 2 and 1 not in there:
-        found = np.where(found == _WHITE, 1, np.where(found == _NOWHERE, IGNORED, found))
-        there = set(np.unique(found).tolist())
-    if unknown := sorted(there - {*range(classes), IGNORED}):
-        raise DataError(
-            f"{shown(name)}: values {_listed(unknown)}; allowed are 0 to {classes - 1} for the classes, and {IGNORED} "
-            "for pixels that count nowhere"
-        )
-    return found.astype(np.uint8)
-
-
-def of_run(found: NDArray[Any], own: NDArray[Any] | None, *, where: str, classes: tuple[str, ...]) -> NDArray[np.uint8]:
-    """Return the masks of an npz file with places in the run's classes.
-
-    Args:
-        found: Its key ``masks``.
-        own: Its key ``classes``; None where it has none.
-        where: The file, for messages.
-        classes: The run's classes.
-
-    Raises:
-        DataError: If they are no masks, or a value is no class.
-    """
-    if found.dtype.kind not in "iu" or found.ndim != 3:  # (N, H, W)
-        description = npz.described(found)
-        raise DataError(f"{shown(where)}: {npz.MASKS} has {description}; allowed are integers and (N, H, W)")
-    found = as_classes(found, where, len(classes if own is None else own))
-    there = np.unique(found[found != IGNORED]).astype(np.int64)
-    table = np.full(IGNORED + 1, IGNORED, np.uint8)
-    table[there] = npz.of_run(there, own, where=where, classes=classes, stated=True)
-    return table[found]
 
 
 def classes_of(found: Iterable[float], where: Path) -> tuple[str, ...]:
@@ -165,22 +121,17 @@ def classes_of(found: Iterable[float], where: Path) -> tuple[str, ...]:
         DataError: If they are no places in a list.
     """
     every = set(found)
-    there = every and {0, 1} if every <= {0, _WHITE} else every - {IGNORED}
+    there = every and {0, 1} if every <= {0, npz.WHITE} else every - {IGNORED}
     most = int(max(there, default=0))
     if min(there, default=0) < 0 or most >= min(2 * len(there), IGNORED) or any(value % 1 for value in there):
         raise DataError(
-            f"{shown(where)}: masks with the values {_listed(sorted(there))}, which are no places in a list of classes",
+            f"{shown(where)}: masks with the values {npz.values_text(there)}, which are no places in a list of classes",
             "write 0 for the background and 1, 2, ... for the classes, and state dataset.classes=[background,...]",
         )
     return (BACKGROUND, *(f"class{place}" for place in range(1, max(most, 1) + 1)))
 
 
-def _listed(found: Sequence[float]) -> str:
-    more = f" and {plural(len(found) - _MOST_NAMED, 'other')}" if len(found) > _MOST_NAMED else ""
-    return ", ".join(f"{value:g}" for value in found[:_MOST_NAMED]) + more
-
-
-def _values(content: bytes, name: object) -> tuple[NDArray[Any], int]:
+def _values(content: bytes, name: object) -> tuple[Numbers, int]:
     """Return the values (H, W) of a mask, and the orientation that it states."""
     if dicom.is_dicom(content):
         return dicom.stored(content, name), pictures.UPRIGHT

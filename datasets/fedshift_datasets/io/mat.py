@@ -7,20 +7,19 @@ import math
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_datasets.arrays import Numbers
 from fedshift_datasets.io import pool
-from fedshift_datasets.io.reading import check_room
+from fedshift_datasets.io.presence import check_room
 
 _NUMBERS = ("double", "single", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
 
-def read(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
+def read(path: Path, wanted: Collection[str]) -> dict[str, Numbers]:
     """Return the first array of each wanted name; other variables are ignored.
 
     Args:
@@ -36,7 +35,7 @@ def read(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
     return next(pool.mapped(partial(loaded, wanted=wanted), [path], 1))
 
 
-def loaded(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
+def loaded(path: Path, wanted: Collection[str]) -> dict[str, Numbers]:
     """Return the arrays of :func:`read`, read in this process; damaged bytes raise other types, too, or end it."""
     from scipy.io import loadmat, matlab, whosmat
 

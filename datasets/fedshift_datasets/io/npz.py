@@ -1,4 +1,4 @@
-"""Interprets the labels of an npz file: integers are places in a stated list of classes.
+"""Reads and writes npz files of images; integers of labels are places in a stated list of classes.
 
 | keys | what an integer of `y` means |
 |---|---|
@@ -10,17 +10,25 @@ a class has a number as its name that is not its place (``0, 1, 10, 2``, or ``1 
 """
 
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedshift_core import same_names
+from fedshift_core import private_files, same_names
 from fedshift_core.errors import DataError
-from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
-from fedshift_datasets.io.reading import check_room, listed, reading
+from fedshift_core.limits import MOST_NAME, as_found, shortened, shown, some
+from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Indices, Numbers, Pixels, Reals, Texts
+from fedshift_datasets.base import ImageSet, checked
+from fedshift_datasets.io import kept
+from fedshift_datasets.io.presence import brief, check_room, listed, reading
+from fedshift_datasets.io.resize import rgb
+from fedshift_datasets.listing import IGNORED, main_class
 
+WHITE, _NOWHERE = 255, 254  # in masks of two classes: the second one, and what counts nowhere
+_MOST_NAMED = 6  # values in a message
 KEY = "classes"
 MASKS = "masks"  # integers (N, H, W), where images have masks: classes as in `y`; 255 counts nowhere
 GROUPS = "patient"  # text or integers (N,), optional: the patient, or another group, of each image; empty: on its own
@@ -35,22 +43,12 @@ REMEDY_NUMBERS = (
 )
 
 
-def labels(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return ``y`` of an npz file and its own ``classes`` (None if it has none), without reading images.
-
-    Raises:
-        DataError: If the file is broken.
-    """
-    arrays = load(path, ("y",))
-    return arrays["y"], arrays.get(KEY)
-
-
-def described(found: NDArray[Any]) -> str:
+def described(found: Numbers) -> str:
     """Return the type and shape of an array, for messages."""
     return f"type {shown(found.dtype, MOST_NAME)} and shape {found.shape}"
 
 
-def groups(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.str_] | None:
+def groups(found: Numbers | None, number: int, where: str) -> Texts | None:
     """Return the group of each image of a file, (N,); None if it has none.
 
     Args:
@@ -72,7 +70,7 @@ def groups(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.st
     return np.array(same_names.patients(found.astype(np.str_).tolist()), np.str_)
 
 
-def spacing(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.float64] | None:
+def spacing(found: Numbers | None, number: int, where: str) -> Reals | None:
     """Return the spacing of each image's pixels in a file, (N, 2); None if it has none.
 
     Args:
@@ -94,7 +92,7 @@ def spacing(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.f
     return found.astype(np.float64)
 
 
-def load(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+def load(path: Path, wanted: tuple[str, ...]) -> dict[str, Numbers]:
     """Return the wanted arrays of an npz file, and its ``classes`` if there are any.
 
     Raises:
@@ -118,7 +116,7 @@ def load(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:
             return {key: _load_key(archive, key, where) for key in keys}
 
 
-def _load_key(archive: Any, key: str, where: Path) -> NDArray[Any]:
+def _load_key(archive: Any, key: str, where: Path) -> Numbers:
     with reading(f"{shown(where)}: key {key}"):
         value = archive[key]
     # A zip member that is not an npy file comes back as bytes.
@@ -127,7 +125,7 @@ def _load_key(archive: Any, key: str, where: Path) -> NDArray[Any]:
     return value
 
 
-def names(own: NDArray[Any], where: str) -> tuple[str, ...]:
+def names(own: Numbers, where: str) -> tuple[str, ...]:
     """Return the classes in a file's own list.
 
     Args:
@@ -146,9 +144,7 @@ def names(own: NDArray[Any], where: str) -> tuple[str, ...]:
     return names_of_file
 
 
-def of_run(
-    y: NDArray[Any], own: NDArray[Any] | None, *, where: str, classes: tuple[str, ...], stated: bool
-) -> NDArray[Any]:
+def of_run(y: Numbers, own: Numbers | None, *, where: str, classes: tuple[str, ...], stated: bool) -> Numbers:
     """Return labels as places in the run's classes; non-integers are returned unchanged.
 
     Args:
@@ -181,11 +177,11 @@ def of_run(
                 f"{shown(where)}: its class {as_found(names_of_file[number])} is none of the run's: {allowed}"
             )
         table[number] = place
-    places: NDArray[np.int64] = table[y]
+    places: Indices = table[y]
     return places
 
 
-def check_integers(y: NDArray[Any], where: str) -> None:
+def check_integers(y: Numbers, where: str) -> None:
     """Refuse labels that are not integers of shape (N,).
 
     Raises:
@@ -215,3 +211,125 @@ def _check_places(classes: tuple[str, ...], where: str, *, stated: bool) -> None
             raise DataError(
                 f"{shown(where)}: y holds integers, and {number} is the place of class {as_found(name)}", REMEDY_NUMBERS
             )
+
+
+def read(path: Path, *, classes: tuple[str, ...], stated: bool = True, masks: bool = False) -> ImageSet:
+    """Read the images of an npz file with the keys ``x``, ``y`` and optionally ``classes``; other keys are ignored.
+
+    Args:
+        path: The file.
+        classes: The classes of the run.
+        stated: Somebody stated the order of ``classes``, see :mod:`fedshift_datasets.io.npz`.
+        masks: It must have ``masks`` too.
+
+    Returns:
+        Images of shape (N, H, W, 3), in the file's order.
+
+    Raises:
+        DataError: If the file is broken or ``x`` and ``y`` are not images and labels.
+    """
+    arrays = load(path, ("x", "y", *([MASKS, SPACING] if masks else [])))
+    where, own = str(path.absolute()), arrays.get(KEY)
+    y = of_run(arrays["y"], own, where=where, classes=classes, stated=stated)
+    images = as_images(arrays["x"], y, where=where, classes=classes)
+    if not masks:
+        return images
+    if MASKS not in arrays:
+        raise DataError(f"{shown(where)}: no key {MASKS}; with task=segmentation it must have x, y and {MASKS}")
+    outlines = masks_of_run(arrays[MASKS], own, where=where, classes=classes)
+    apart = spacing(arrays.get(SPACING), len(images), where)
+    whole = ImageSet(images.x, main_class(outlines, IGNORED), masks=outlines, spacing=apart)
+    return checked(whole, classes=len(classes), size=None, where=where)
+
+
+def as_images(x: Numbers, y: Numbers, *, where: str, classes: tuple[str, ...]) -> ImageSet:
+    """Check raw arrays and turn them into an :class:`ImageSet`.
+
+    Args:
+        x: Images, uint8, shape (N, H, W), (N, H, W, 1) or (N, H, W, 3).
+        y: Labels, any integer type, shape (N,).
+        where: The file they came from, for the messages.
+        classes: Class names.
+
+    Returns:
+        Images of shape (N, H, W, 3).
+
+    Raises:
+        DataError: If a type, a shape or a label is not allowed, or there are no images.
+    """
+    where = shown(where)
+    images = x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3))
+    if x.dtype != np.uint8 or not images or 0 in x.shape[1:]:
+        raise DataError(f"{where}: x has {described(x)}; allowed are uint8 and (N, H, W), (N, H, W, 1) or (N, H, W, 3)")
+    check_integers(y, where)
+    if len(x) != len(y):
+        raise DataError(
+            f"{where}: {plural(len(x), 'image')} (x) but {plural(len(y), 'label')} (y); the numbers must be equal"
+        )
+    return checked(ImageSet(rgb(x), y.astype(np.int64)), classes=len(classes), size=None, where=where)
+
+
+def as_classes(found: Numbers, name: object, classes: int) -> Pixels:
+    """Return the values of a mask as places of classes.
+
+    Raises:
+        DataError: If one is none.
+    """
+    if classes == 2 and 1 not in found:
+        found = np.where(found == WHITE, 1, np.where(found == _NOWHERE, IGNORED, found))
+    if unknown := {*np.unique(found).tolist()} - {*range(classes), IGNORED}:
+        raise DataError(
+            f"{shown(name)}: values {values_text(unknown)}; allowed are 0 to {classes - 1} for the classes, and "
+            f"{IGNORED} for pixels that count nowhere"
+        )
+    return found.astype(np.uint8)
+
+
+def masks_of_run(found: Numbers, own: Numbers | None, *, where: str, classes: tuple[str, ...]) -> Pixels:
+    """Return the masks of an npz file with places in the run's classes.
+
+    Args:
+        found: Its key ``masks``.
+        own: Its key ``classes``; None where it has none.
+        where: The file, for messages.
+        classes: The run's classes.
+
+    Raises:
+        DataError: If they are no masks, or a value is no class.
+    """
+    if found.dtype.kind not in "iu" or found.ndim != 3:  # (N, H, W)
+        description = described(found)
+        raise DataError(f"{shown(where)}: {MASKS} has {description}; allowed are integers and (N, H, W)")
+    found = as_classes(found, where, len(classes if own is None else own))
+    there = np.unique(found[found != IGNORED]).astype(np.int64)
+    table = np.full(IGNORED + 1, IGNORED, np.uint8)
+    table[there] = of_run(there, own, where=where, classes=classes, stated=True)
+    return table[found]
+
+
+def values_text(found: Iterable[float]) -> str:
+    """Return values of masks for a message."""
+    return some([f"{value:g}" for value in sorted(found)], _MOST_NAMED)
+
+
+def write(path: Path, images: ImageSet, classes: tuple[str, ...] = ()) -> None:
+    """Write ``images`` as a compressed npz, with all else that they have: completely or not at all, for its owner only.
+
+    Args:
+        path: The file.
+        images: The images to write.
+        classes: The classes that labels index, for the key ``classes``; empty for none.
+
+    Raises:
+        DataError: If the file cannot be written.
+    """
+    content: dict[str, Any] = {
+        "x": images.x, "y": images.y, GROUPS: images.groups, MASKS: images.masks, SPACING: images.spacing,
+        KEY: np.array(classes) if classes else None,
+    }  # fmt: skip
+    try:
+        private_files.make_folder(path.parent)
+        with kept.building(path) as file:
+            np.savez_compressed(file, **{key: array for key, array in content.items() if array is not None})
+    except OSError as cause:
+        raise DataError(f"{shown(path.absolute())}: cannot be written ({brief(cause)})") from cause

@@ -24,16 +24,7 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import shown, some
 from fedshift_core.plural import plural
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import (
-    dicom,
-    integrity,
-    kept,
-    layout,
-    looks,
-    pictures,
-    pool,
-    table,
-)
+from fedshift_datasets.io import dicom, kept, layout, looks, pictures, pool, table
 from fedshift_datasets.listing import ImageSet, Listing
 
 REMEDY = "list them in patients.csv next to the images (columns file and patient)"
@@ -84,7 +75,10 @@ def find(
     by = [labels.name] if any(groups) else []
     if all(groups):
         return Patients(tuple(groups), by=tuple(by))
-    tables = [path for folder in _folders(files, root) for path in _csv_files(folder) if path != labels]
+    tables = [
+        path for folder in _folders(files, root) for name in layout.divided(folder)[1]
+        if name.lower().endswith(".csv") and (path := folder / name) != labels and path.is_file()
+    ]  # fmt: skip
     groups, used, misfits, notes = _with_tables(groups, tables, domain, files, root)
     by += used
     groups, asked, missing = _with_headers(groups, files)
@@ -132,11 +126,6 @@ def _folders(files: Sequence[str], root: Path) -> list[Path]:
     return sorted(within | above | {root}, key=lambda folder: (-len(folder.parts), str(folder)))
 
 
-def _csv_files(folder: Path) -> list[Path]:
-    names = (name for name in layout.divided(folder)[1] if name.lower().endswith(".csv"))
-    return [folder / name for name in names if (folder / name).is_file()]
-
-
 def _rows(path: Path, domain: str, files: Sequence[str]) -> dict[int, str]:
     """Return the patient of each image that a table has a row of, by the image's place among ``files``.
 
@@ -144,7 +133,11 @@ def _rows(path: Path, domain: str, files: Sequence[str]) -> dict[int, str]:
         DataError: If it cannot be read, or has no columns of files and patients.
         ValueError: If it does not fit the images.
     """
-    rows = [row for row in table.read(path, (), _row, resolved=None) if _is_of(row, domain)]
+    rows = [
+        row
+        for row in table.read(path, (), _row, resolved=None)
+        if not row.domain or same_names.same(row.domain, domain)
+    ]
     by_path = {same_names.key(file): place for place, file in enumerate(files)}
     by_name: dict[str, list[int]] = {}
     for place, file in enumerate(files):
@@ -166,10 +159,6 @@ def _rows(path: Path, domain: str, files: Sequence[str]) -> dict[int, str]:
     if not patients:
         raise ValueError(f"{_ELSEWHERE} {plural(len(rows), 'row')} is of an image of {domain}")
     return patients
-
-
-def _is_of(row: table.Row, domain: str) -> bool:
-    return not row.domain or same_names.same(row.domain, domain)
 
 
 def _row(line: int, cells: Mapping[str, str]) -> table.Row:
@@ -219,7 +208,7 @@ def _headers(files: tuple[str, ...]) -> list[str]:
     names = "\0".join(files).encode(errors="surrogateescape")
     path = kept.cache_dir() / f"patients-{hashlib.sha256(names).hexdigest()[:32]}.list"
     seen, began = looks.some(files), time.time_ns()
-    of = {"format": _FORMAT, "stamp": integrity.stamp(seen)}
+    of = {"format": _FORMAT, "stamp": looks.stamp(seen)}
     about = kept.read(path).about
     if of.items() <= about.items():
         return list(about["patients"])
@@ -234,12 +223,12 @@ def state(sources: Sequence[str]) -> str:
     """Return a hash of the state of files that tell patients; empty if one has just been written, or there is none."""
     seen = looks.some(tuple(sources))
     settled = len(seen) and seen[:, looks.CHANGED].max() < time.time_ns() - looks.SETTLED
-    return integrity.stamp(seen) if settled else ""
+    return looks.stamp(seen) if settled else ""
 
 
 def are_still(sources: Sequence[str], before: str) -> bool:
     """Return whether files that tell patients are in the state that they were in."""
-    return not sources or integrity.stamp(looks.some(tuple(sources))) == before
+    return not sources or looks.stamp(looks.some(tuple(sources))) == before
 
 
 class Part(NamedTuple):

@@ -5,16 +5,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedshift_core import said_once
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Numbers, Pixels
 from fedshift_datasets.io import dicom, intact, png, tiff
 from fedshift_datasets.io.resize import levels
 
@@ -169,7 +169,7 @@ def opened(content: bytes, name: object) -> tuple[Image.Image, tiff.Depth]:
         raise DataError(f"{shown(name)}: cannot be read ({_unknown(content)})") from None
 
 
-def _grey(values: NDArray[Any], window: tuple[float, float], depth: tiff.Depth, whole: bool) -> NDArray[np.uint8]:
+def _grey(values: Numbers, window: tuple[float, float], depth: tiff.Depth, whole: bool) -> Pixels:
     """Return grey values (H, W) of more than 8 bits as 8 bits; ``whole``: they have exactly 16 bits."""
     # By a table if possible: 64 bits for each pixel would take eight times the memory.
     if depth.unsigned and not whole:
@@ -216,9 +216,9 @@ def not_taken(names: Iterable[str]) -> Counter[str]:
     )
 
 
-def warn_of_ignored(where: Path, counts: Counter[str]) -> None:
+def warn_of_ignored(where: Path, names: Iterable[str]) -> None:
     """Warn once of ignored files in a folder, or of ignored members of a tar."""
-    if counts:
+    if counts := not_taken(names):
         said_once.warn(f"{shown(where)}: {describe(counts)}", str(where))
 
 
@@ -226,10 +226,7 @@ def describe(counts: Counter[str]) -> str:
     """Return a line on ignored files: ``3 files are not taken: .heic (2), .txt (1); taken are .png, ...``."""
     number = counts.total()
     suffixes = [f"{suffix} ({count})" for suffix, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
-    if len(suffixes) > _MOST_SUFFIXES:
-        suffixes = [
-            *suffixes[:_MOST_SUFFIXES],
-            f"{plural(len(suffixes) - _MOST_SUFFIXES, 'more suffix', 'more suffixes')}",
-        ]
+    if more := suffixes[_MOST_SUFFIXES:]:
+        suffixes[_MOST_SUFFIXES:] = [plural(len(more), "more suffix", "more suffixes")]
     files = plural(number, "file is", "files are")
     return f"{files} not taken: {', '.join(suffixes)}; taken are {', '.join(SUFFIXES)}"

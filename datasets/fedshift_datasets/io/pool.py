@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 from typing import Any, TypeVar
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
-from fedshift_datasets.io.reading import reading
+from fedshift_datasets.io.presence import reading
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -46,7 +45,11 @@ class _Process:
         Raises:
             OSError: If the process died, or takes too long; or EOFError.
         """
-        self._pipe.send((_here(), work, items))
+        try:
+            here = os.getcwd()  # noqa: PTH109
+        except FileNotFoundError:  # it was deleted: no relative path means a file
+            here = "/"
+        self._pipe.send((here, work, items))
         if not self._pipe.poll(LONGEST):
             self._process.kill()
         made: list[Made | DataError] = self._pipe.recv()
@@ -86,13 +89,6 @@ def _tried(work: Callable[[Given], Made], item: Given) -> Made | DataError:
             return work(item)
     except DataError as error:
         return error
-
-
-def _here() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:  # it was deleted: no relative path means a file
-        return "/"
 
 
 def _name(item: Any) -> object:

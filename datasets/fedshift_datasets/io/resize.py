@@ -1,15 +1,14 @@
 """Turns images of any shape into squares, and values of any range into 8 bits."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
+from fedshift_datasets.arrays import Numbers, Pixels
 from fedshift_datasets.base import Resize
-from fedshift_datasets.listing import IGNORED
+from fedshift_datasets.listing import IGNORED, ImageSet, main_class
 
 _WHITE = 255
+_CHUNK = 1 << 24  # input or output values of one call of resize
 
 
 def fit(image: Image.Image, size: int, resize: Resize) -> Image.Image:
@@ -37,7 +36,55 @@ def fit(image: Image.Image, size: int, resize: Resize) -> Image.Image:
     return image.resize((size, size), how)
 
 
-def back(mask: NDArray[np.uint8], width: int, height: int, resize: Resize) -> Image.Image:
+def rgb(x: Pixels) -> Pixels:
+    """Return images as (N, H, W, 3); grey ones as a read-only view."""
+    x = x[..., np.newaxis] if x.ndim == 3 else x
+    return np.broadcast_to(x, (*x.shape[:3], 3))
+
+
+def resize(x: Pixels, size: int, how: Resize = "squash") -> Pixels:
+    """Return images as RGB squares: bilinear with antialias, unchanged if the size is right.
+
+    Args:
+        x: Images, shape (N, H, W), (N, H, W, 1) or (N, H, W, 3), N, H and W above 0.
+        size: Height and width of the result in pixels.
+        how: As in :class:`~fedshift_datasets.base.Form`.
+
+    Returns:
+        Images of shape (N, size, size, 3); each depends on its own pixels alone.
+    """
+    x = x[..., np.newaxis] if x.ndim == 3 else x
+    count, height, width, channels = x.shape
+    if (height, width, channels) == (size, size, 3):
+        return x
+    if how != "squash" and height != width:
+        return np.stack([np.asarray(fit(Image.fromarray(np.ascontiguousarray(each)), size, how)) for each in rgb(x)])
+    # Here, because torchvision takes a second to import and images of the right size do not need it.
+    import torch
+    from torchvision.transforms import InterpolationMode  # type: ignore[import-untyped]
+    from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]
+
+    out = np.empty((count, size, size, 3), np.uint8)
+    step = max(1, _CHUNK // (max(height * width, size * size) * channels))
+    for start in range(0, count, step):
+        chunk = torch.tensor(np.ascontiguousarray(x[start : start + step])).permute(0, 3, 1, 2)
+        resized = functional.resize(chunk, [size, size], InterpolationMode.BILINEAR, antialias=True)
+        out[start : start + step] = resized.permute(0, 2, 3, 1).numpy()  # grey spreads over the three channels
+    return out
+
+
+def resized(images: ImageSet, size: int, how: Resize = "squash") -> ImageSet:
+    """Return images by :func:`resize`, with labels, masks by :func:`fit`, and spacing."""
+    x = resize(images.x, size, how)
+    if images.masks is None:
+        return ImageSet(x, images.y)
+    height, width = images.masks.shape[1:]
+    spacing = None if images.spacing is None else images.spacing * scale(width, height, size, how)
+    masks = np.stack([np.asarray(fit(Image.fromarray(mask), size, how)) for mask in images.masks])
+    return ImageSet(x, main_class(masks, IGNORED), masks=masks, spacing=spacing)
+
+
+def back(mask: Pixels, width: int, height: int, resize: Resize) -> Image.Image:
     """Return a mask of the square that an image became (:func:`fit`) as one of the image's own size.
 
     Args:
@@ -86,7 +133,7 @@ def _middle(width: int, height: int, size: int) -> tuple[float, float, float, fl
     return left * across, top * down, (left + size) * across, (top + size) * down
 
 
-def levels(values: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
+def levels(values: Numbers, low: float, high: float) -> Pixels:
     """Return values as 8 bits: ``low`` and less is 0, ``high`` and more 255, linear between, rounded.
 
     If both are equal, larger values are 255.

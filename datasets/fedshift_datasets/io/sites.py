@@ -9,30 +9,16 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Flags
 from fedshift_datasets.base import OWN_SPLITS, SPLITS, Source, Split
-from fedshift_datasets.io import (
-    files,
-    layout,
-    masks,
-    patients,
-    pictures,
-    pool,
-    presence,
-    same_file,
-    split_names,
-    table,
-    volumes,
-)
-from fedshift_datasets.io.layout import DEEPER, LABELS
-from fedshift_datasets.io.layout import LAYOUTS as LAYOUTS
-from fedshift_datasets.io.site import Pictures
-from fedshift_datasets.io.site import Site as Site
+from fedshift_datasets.io import layout, looks, masks, patients, pictures, pool, presence, table, volumes
+from fedshift_datasets.io.layout import DEEPER, LABELS, LAYOUTS
+from fedshift_datasets.io.site import Pictures, Site
 from fedshift_datasets.listing import Files
 from fedshift_datasets.partition import stratified
 
@@ -89,19 +75,19 @@ def data_dir(source: Source) -> Path:
     if source.data_dir is None:
         raise DataError(f"folders needs the key data-dir: a folder with {masks.LAYOUTS if source.masks else LAYOUTS}")
     root = source.data_dir.absolute()
-    files.check_data_dir(root)
+    layout.check_data_dir(root)
     return root
 
 
 def look(domain: str, source: Source, *, own: bool) -> Site | None:
     """Return the site of a domain; None if there is none."""
     root = data_dir(source)
-    with files.reading(root):
+    with presence.reading(root):
         rows = table_rows(source, own=own)
         if rows is not None:
             return _from_table(domain, rows, source)
         if archives := tuple(layout.archives(root, domain).items()):
-            same_file.refuse([tuple(str(path) for _, path in archives)])
+            looks.refuse([tuple(str(path) for _, path in archives)])
             return Site(domain, "npz", archives=archives)
         folder = _folder(root, domain, source, own=own)
         return None if folder is None else _from_folder(domain, folder, source)
@@ -148,7 +134,7 @@ def _from_table(domain: str, rows: Sequence[table.Row], source: Source) -> Site 
 
 
 def _picture(row: table.Row, path: Path, domain: str, source: Source, entries: layout.ByKey) -> _Found:
-    label = 0 if source.masks else files.label_of(row.label, source.classes, {})
+    label = 0 if source.masks else layout.label_of(row.label, source.classes)
     if label is None:
         raise DataError(
             f"{shown(path)} line {row.line}: label {as_found(row.label)}; the classes are {', '.join(source.classes)}"
@@ -161,33 +147,29 @@ def _picture(row: table.Row, path: Path, domain: str, source: Source, entries: l
 
 
 def _file_of(name: str, row: table.Row, path: Path, entries: layout.ByKey) -> str:
-    """Return the file of an image, or of a mask, in a table's row.
+    """Return the file of an image, or of a mask, in a table's row; each part of its path may be in another spelling.
 
     Raises:
         DataError: If there is none.
     """
     file = path.parent / name
-    if not is_image(file):
-        file = _respelled(path.parent, name, entries)
-    if row.mask and volumes.is_volume(file.name) and file.is_file():
+    if not _is_there(file):
+        file = path.parent
+        for part in PurePosixPath(name).parts:
+            file = layout.named(file, part, entries)
+    is_image = pictures.is_image_name(file.name)
+    if _is_there(file) and (is_image or (row.mask and volumes.is_volume(file.name))):
         return str(file)
-    if not is_image(file):
-        if pictures.is_image_name(file.name):
-            presence.check(file)  # a broken link on the way
-        suffixes_text = f"; taken are {', '.join(pictures.SUFFIXES)}" if not pictures.is_image_name(file.name) else ""
-        separator_text = "; folders in a path are divided by /" if "\\" in name else ""
-        raise DataError(f"{shown(path)} line {row.line}: no image file {shown(file)}{suffixes_text}{separator_text}")
-    return str(file)
+    if is_image:
+        presence.check(file)  # a broken link on the way
+    suffixes = "" if is_image else f"; taken are {', '.join(pictures.SUFFIXES)}"
+    separator = "; folders in a path are divided by /" if "\\" in name else ""
+    raise DataError(f"{shown(path)} line {row.line}: no image file {shown(file)}{suffixes}{separator}")
 
 
-def _respelled(folder: Path, name: str, entries: layout.ByKey) -> Path:
-    """Return the file of a path below a folder; each part of it may be in another spelling."""
-    return functools.reduce(lambda place, part: layout.named(place, part, entries), PurePosixPath(name).parts, folder)
-
-
-def is_image(path: Path) -> bool:
-    """Return whether a path is an image by name, including broken links, which then cannot be decoded."""
-    return pictures.is_image_name(path.name) and not path.is_dir() and (path.exists() or path.is_symlink())
+def _is_there(path: Path) -> bool:
+    """Return whether there is a file, or a broken link, which then cannot be decoded."""
+    return not path.is_dir() and (path.exists() or path.is_symlink())
 
 
 def _folder(root: Path, domain: str, source: Source, *, own: bool) -> Path | None:
@@ -198,7 +180,7 @@ def _folder(root: Path, domain: str, source: Source, *, own: bool) -> Path | Non
         return place
     presence.check(place)
     inside = layout.folders_in(root) if own else ()
-    if any(_is_split(sub) or files.label_of(sub.name, source.classes, {}) is not None for sub in inside):
+    if any(_is_split(sub) or layout.label_of(sub.name, source.classes) is not None for sub in inside):
         return root
     return root if own and source.masks and masks.are_in(root) else None
 
@@ -208,27 +190,29 @@ def _from_folder(domain: str, folder: Path, source: Source) -> Site:
     found: list[_Found] = []
     ignored: list[Path] = []
     notes: list[str] = []
+    folders = [data_dir(source), folder]
     for split, place in splits.items() or [(SPLITS[0], folder)]:
-        loose = [path for path in layout.visible(place) if is_image(path)]
-        if loose:
-            notes.append(f"{shown(loose[0])}: lies next to class folders; ignored: {plural(len(loose), 'such image')}")
+        folders.append(place)
+        if loose := list(filter(pictures.is_image_name, layout.divided(place)[1])):
+            number = plural(len(loose), "such image")
+            notes.append(f"{shown(place / loose[0])}: lies next to class folders; ignored: {number}")
         if source.masks:
-            found += [
-                _Found(0, f"{Path(file).parent.name}/{Path(file).name}", file, split, mask=mask)
-                for file, mask in masks.pairs(place)
-            ]
+            pairs = masks.pairs(place)
+            found += [_Found(0, "/".join(Path(file).parts[-2:]), file, split, mask=mask) for file, mask in pairs]
+            folders += layout.below(place)
             continue
-        for label, sub in files.class_folders(place, source.classes):
-            images, others, empty = layout.class_folder(sub)
+        for label, sub, images, others, empty in layout.class_folders(place, source.classes):
             kind = source.classes[label]
             found += [_Found(label, f"{kind}/{name}", f"{sub}/{name}", split) for name in images]
             ignored += [sub / name for name in others]
             notes += [f"{shown(path)}: a folder in a class folder is ignored; it has no image" for path in empty]
+            folders += [sub, *empty]
     if not found:
         where = masks.IMAGES if source.masks else "<class>"
         raise DataError(f"{shown(folder)}: no images found; expected {where}/*{{{','.join(pictures.SUFFIXES)}}}")
     form = "splits" if splits else "masks" if source.masks else "classes"
-    return _split_up(domain, form, found, source, drawn=not splits, ignored=ignored, notes=notes)
+    site = _split_up(domain, form, found, source, drawn=not splits, ignored=ignored, notes=notes)
+    return replace(site, folders=tuple(dict.fromkeys(folders)))
 
 
 def _split_up(
@@ -245,7 +229,7 @@ def _split_up(
     ordered = sorted(found, key=itemgetter(0, 1))  # by label, then by name
     paths, stated = tuple(each.file for each in ordered), [each.group for each in ordered]
     where, all_notes = f"{shown(data_dir(source))}: {domain}", list(notes)
-    same_file.refuse([paths], f"{where}: ")
+    looks.refuse([paths], f"{where}: ")
     known = patients.find(domain, paths, stated, source, data_dir(source), table_path(source))
     labels, names, paths, splits, groups_of, outlines = zip(*_cut(ordered, known.groups), strict=True)
     if drawn:
@@ -286,7 +270,7 @@ def _cut(found: Sequence[_Found], groups: Sequence[str]) -> Iterator[_Found]:
             yield each._replace(name=each.name + number, file=file, group=group or each.name * bool(number), mask=mask)
 
 
-def _uncovered(labels: Sequence[int], test: NDArray[np.bool_], classes: tuple[str, ...], where: str) -> list[str]:
+def _uncovered(labels: Sequence[int], test: Flags, classes: tuple[str, ...], where: str) -> list[str]:
     """Return a note on each class that one side of a drawn split lacks."""
     notes = []
     for label, in_test in stratified.uncovered(labels, test):
@@ -300,7 +284,7 @@ def _uncovered(labels: Sequence[int], test: NDArray[np.bool_], classes: tuple[st
 
 def _is_split(folder: Path) -> bool:
     """Return whether a folder has the name of a split and has class folders; otherwise it is a class."""
-    return split_names.split_of(folder.name) is not None and bool(layout.folders_in(folder))
+    return layout.split_of(folder.name) is not None and bool(layout.folders_in(folder))
 
 
 def _split_folders(folder: Path) -> dict[Split, Path]:
@@ -312,10 +296,10 @@ def _split_folders(folder: Path) -> dict[Split, Path]:
     inside = layout.folders_in(folder)
     if not any(map(_is_split, inside)):
         return {}
-    other = next((path for path in inside if split_names.split_of(path.name) is None), None)
+    other = next((path for path in inside if layout.split_of(path.name) is None), None)
     if other is not None:
         raise DataError(
-            f"{shown(other)}: is next to split folders and is none; allowed are {split_names.USUAL}, with class folders"
+            f"{shown(other)}: is next to split folders and is none; allowed are {layout.USUAL}, with class folders"
         )
     return layout.split_folders(folder)
 
@@ -324,15 +308,18 @@ def names_in(root: Path) -> tuple[str, ...]:
     """Return the names of the sites: of folders and of npz files.
 
     Raises:
-        DataError: As :func:`check_site`, or if there is no site.
+        DataError: As :func:`check_site`, if there is no site, or if two are spellings of one name.
     """
     names = {name for name, _ in layout.all_archives(root).values()}
-    if split_like := sorted(name for name in names if split_names.split_of(name)):
+    if split_like := sorted(filter(layout.split_of, names)):
         raise _is_no_site(root, split_like[0])
-    names |= {folder.name for folder in layout.folders_in(root) if check_site(folder)}
-    if not names:
+    there = sorted(names | {folder.name for folder in layout.folders_in(root) if check_site(folder)})
+    if not there:
         raise DataError(f"{shown(root)}: no site found; expected {LAYOUTS}")
-    return tuple(sorted(names))
+    if both := same_names.twice(there):
+        first, second = map(as_found, both)
+        raise DataError(f"{shown(root)}: {first} and {second} are one site in two spellings; join them, or rename one")
+    return tuple(map(same_names.cleaned, there))
 
 
 def check_site(folder: Path) -> bool:
@@ -346,14 +333,13 @@ def check_site(folder: Path) -> bool:
     presence.check(folder)
     inside = layout.folders_in(folder)
     places = [sub for top in inside for sub in (layout.folders_in(top) if _is_split(top) else [top])]
-    for place in places:
-        presence.check(place)
-    is_site = any(is_image(path) for place in places for path in layout.visible(place))
-    outlined = [place for place in places if masks.are_in(place.parent)]
-    is_site = is_site or any(map(masks.is_taken, (path.name for place in outlined for path in layout.visible(place))))
+    is_site = any(
+        any(map(masks.is_taken if masks.are_in(place.parent) else pictures.is_image_name, layout.divided(place)[1]))
+        for place in places
+    )
     below = layout.files_below([folder] if folder.is_dir() and not is_site else [])
     first = next((path for path in below if pictures.is_image_name(path.name)), None)
-    if (is_site or first) and split_names.split_of(folder.name):
+    if (is_site or first) and layout.split_of(folder.name):
         raise _is_no_site(folder.parent, folder.name)
     if first and not inside:
         raise DataError(f"{shown(folder)}: it has images but no class folders; expected {LAYOUTS}")
@@ -380,11 +366,11 @@ def absent(domain: str, source: Source, *, own: bool) -> DataError:
     """Return the error that names the expected and the existing places."""
     root, rows = data_dir(source), table_rows(source, own=own)
     if rows is not None:
-        domains = files.listed(sorted({row.domain for row in rows}))
+        domains = presence.listed(sorted({row.domain for row in rows}))
         return DataError(f"{shown(table_path(source))}: no row of {domain}; its domains are {domains}")
     start, inside = f"[{domain}/]" if own else f"{domain}/", f"{masks.IMAGES}/*" if source.masks else "<class>/*"
     return DataError(
         f"{domain} not found in {shown(root)}; looked for {start}{inside}, "
         f"{start}{{train,validation,test}}/{inside}, {LABELS} and {domain}_train.npz\n"
-        f"Folders there: {files.listed(path.name for path in layout.folders_in(root)) or 'none'}"
+        f"Folders there: {presence.listed(path.name for path in layout.folders_in(root)) or 'none'}"
     )

@@ -1,7 +1,6 @@
 """Reads tables of images: each row of a CSV file names an image file, its class and its site."""
 
 import csv
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import Split
-from fedshift_datasets.io import files, presence, same_file, split_names
+from fedshift_datasets.io import layout, looks, presence
 from fedshift_datasets.listing import Files, Listing
 
 MOST_BYTES = 1 << 29  # of a table; Camelyon17's, with 455,954 rows, has 40 MB
@@ -57,7 +56,8 @@ class _Cells(csv.excel):
 Make = Callable[[int, Mapping[str, str]], Row]
 
 
-def read(path: Path, columns: Sequence[str], make: Make, *, resolved: bool | None = False) -> tuple[Row, ...]:
+@looks.remembered(4)  # each domain and split of a run reads it again
+def read(path: Path, columns: tuple[str, ...], make: Make, *, resolved: bool | None = False) -> tuple[Row, ...]:
     """Return the rows of a table; commas, semicolons or tabs separate cells, and columns have any order.
 
     Args:
@@ -70,21 +70,13 @@ def read(path: Path, columns: Sequence[str], make: Make, *, resolved: bool | Non
     Raises:
         DataError: With the line, if something is missing, empty or not allowed, or a file comes twice.
     """
-    with files.reading(path.absolute()):
-        status = path.stat()
-    stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino)  # a replaced file may keep its time of writing
-    return _read(path, status.st_size, stamp, tuple(columns), make, resolved)
-
-
-@functools.lru_cache(maxsize=4)  # each domain and split of a run reads it again
-def _read(
-    path: Path, size: int, _: tuple[int, ...], columns: tuple[str, ...], make: Make, resolved: bool | None
-) -> tuple[Row, ...]:
+    with presence.reading(path):
+        size = path.stat().st_size
     if size > MOST_BYTES:
         raise DataError(f"{shown(path)}: {plural(size, 'byte')}; a table has at most {MOST_BYTES}")
     rows: list[Row] = []
     seen: dict[object, Row] = {}
-    with files.reading(path), _as_text(path) as file:
+    with presence.reading(path), _as_text(path) as file:
         first = file.readline()
         names = _header(path, first, columns)
         reader = csv.reader(file, _Cells, delimiter=_delimiter(first))
@@ -93,9 +85,13 @@ def _read(
                 continue
             line = reader.line_num + 1
             row = _row(path, line, names, cells, make)
-            for mark in () if resolved is None else _keys(path, row, resolved):
+            about = looks.entry(path.parent / row.file) if resolved else looks.ABSENT
+            marks = (str(PurePosixPath(row.file)), about)[: 1 + (about != looks.ABSENT)]  # the path without // and ./
+            for mark in () if resolved is None else marks:
                 if (other := seen.setdefault(mark, row)) is not row:
-                    raise DataError(f"{shown(path)} line {line}: {_duplicate(row, other)}")
+                    same = f"the same file as {as_found(other.file)} in line {other.line}; keep one of them"
+                    same = f"in line {other.line} too" if row.file == other.file else same
+                    raise DataError(f"{shown(path)} line {line}: {as_found(row.file)} is {same}")
             rows.append(row)
     if not rows:
         raise DataError(f"{shown(path)}: no row below the names of its columns")
@@ -114,34 +110,12 @@ def _as_text(path: Path) -> Iterator[TextIO]:
             yield file
     except UnicodeDecodeError:
         with path.open("rb") as content:
-            line = next(number for number, text in enumerate(content, 1) if not _is_utf8(text))
+            line = next(at for at, text in enumerate(content, 1) if text.decode(errors="ignore").encode() != text)
         raise DataError(f"{shown(path)} line {line}: it is not UTF-8; save the table as UTF-8") from None
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _delimiter(header: str) -> str:
     return max(_DELIMITERS, key=header.count)
-
-
-def _keys(path: Path, row: Row, resolved: bool) -> list[object]:
-    """Return keys that no other row may have: the row's normalized path and the file's identity."""
-    marks: list[object] = [str(PurePosixPath(row.file))]  # without // and ./
-    file_id = same_file.identity(path.parent / row.file) if resolved else None
-    return marks if file_id is None else [*marks, file_id]
-
-
-def _duplicate(row: Row, other: Row) -> str:
-    """Return the message on two rows of one file."""
-    if row.file == other.file:
-        return f"{as_found(row.file)} is in line {other.line} too"
-    return f"{as_found(row.file)} is the same file as {as_found(other.file)} in line {other.line}; keep one of them"
 
 
 def _names(line: str) -> list[str]:
@@ -154,7 +128,7 @@ def columns_of(path: Path) -> list[str]:
     Raises:
         DataError: If it cannot be read.
     """
-    with files.reading(path), _as_text(path) as file:
+    with presence.reading(path), _as_text(path) as file:
         return _names(file.readline(MOST_BYTES))
 
 
@@ -162,10 +136,8 @@ def _header(path: Path, line: str, columns: tuple[str, ...]) -> list[str]:
     names = _names(line)
     for column in columns:
         if names.count(column) != 1:
-            number = "no column" if column not in names else "two columns"
-            raise DataError(
-                f"{shown(path)} line 1: {number} {column}; it needs {', '.join(columns)}, found {files.listed(names)}"
-            )
+            number, found = "two columns" if column in names else "no column", presence.listed(names)
+            raise DataError(f"{shown(path)} line 1: {number} {column}; it needs {', '.join(columns)}, found {found}")
     return names
 
 
@@ -176,18 +148,13 @@ def _row(path: Path, line: int, names: list[str], cells: list[str], make: Make) 
         )
     try:
         row = make(line, {name: cell.strip() for name, cell in zip(names, cells, strict=True)})
-        for file in (row.file, *filter(None, [row.mask])):
-            _check_file(file)
+        for file in (row.file, *filter(None, [row.mask])):  # it may not leave data-dir
+            parts = PurePosixPath(file).parts
+            if not parts or parts[0] == "/" or ".." in parts or "\0" in file:
+                raise ValueError(f"file {as_found(file)}; allowed is a path below data-dir")
     except ValueError as problem:
         raise DataError(f"{shown(path)} line {line}: {problem}") from None
     return row
-
-
-def _check_file(file: str) -> None:
-    """Refuse a path that may leave data-dir."""
-    parts = PurePosixPath(file).parts
-    if not parts or parts[0] == "/" or ".." in parts or "\0" in file:
-        raise ValueError(f"file {as_found(file)}; allowed is a path below data-dir")
 
 
 def labelled(line: int, cells: Mapping[str, str]) -> Row:
@@ -201,7 +168,11 @@ def labelled(line: int, cells: Mapping[str, str]) -> Row:
         if column in names and not names[column]:
             raise ValueError(f"{column} is empty")
     group = next((names[column] for column in GROUPS if column in names), "")
-    return Row(line, cells["file"], names["label"], names.get("domain", ""), _split(names.get("split", "")), group)
+    text = names.get("split", "")
+    split = layout.split_of(text)
+    if text and split is None:
+        raise ValueError(f"split {as_found(text)}; allowed are {layout.USUAL}, or nothing in all rows of a domain")
+    return Row(line, cells["file"], names["label"], names.get("domain", ""), split, group)
 
 
 def outlined(line: int, cells: Mapping[str, str]) -> Row:
@@ -209,13 +180,6 @@ def outlined(line: int, cells: Mapping[str, str]) -> Row:
     if not cells["mask"]:
         raise ValueError("mask is empty")
     return replace(labelled(line, {**cells, "label": "mask"}), label="", mask=cells["mask"])
-
-
-def _split(text: str) -> Split | None:
-    split = split_names.split_of(text)
-    if text and split is None:
-        raise ValueError(f"split {as_found(text)}; allowed are {split_names.USUAL}, or nothing in all rows of a domain")
-    return split
 
 
 def listing(

@@ -12,8 +12,8 @@ from fedshift_core.params import ConfigModel, Fraction, Probability
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from fedshift_core.spelling import meant
+from fedshift_datasets.arrays import Indices
 from fedshift_datasets.base import SPLITS, Split
-from fedshift_datasets.partition.shares import Indices
 
 #: The key of ``counts`` under which the number of all nodes is given, not that of a domain.
 RANDOM = "random"
@@ -70,7 +70,7 @@ class Allocation(ConfigModel):
     #: domain: the lists that the code of I2PFL's first author tests PACS on.
     test_on: Literal["split", "domain"] = "split"
     """Test images of a domain: its test split, or in simulation all its images (domain)."""
-    #: FedDG_Benchmark's lambda (``fedshift_datasets.partition.mixing``).
+    #: FedDG_Benchmark's lambda (``fedshift_datasets.partition.shares``).
     mixing: Probability = 0.0
     """Part of each node's images that it changes for images of the common mixture of all domains: 0: one domain a node;
     1: the same mixture everywhere. In simulation.

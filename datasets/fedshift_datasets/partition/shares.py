@@ -3,18 +3,17 @@
 Images are indices (n,), int64, into the N images of the domain; ``labels`` (N,) are those of all of them.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
+from fedshift_datasets.arrays import Flags, Indices, Texts
 from fedshift_datasets.partition import stratified
-
-Indices = NDArray[np.int64]
 
 
 def skew_labels(images: Indices, labels: Indices, nodes: int, alpha: float, rng: np.random.Generator) -> list[Indices]:
@@ -163,7 +162,7 @@ def cut(images: Indices, labels: Indices, fraction: float, rng: np.random.Genera
     return np.setdiff1d(images, off), off
 
 
-def units_of(groups: NDArray[np.str_]) -> list[str]:
+def units_of(groups: Texts) -> list[str]:
     """Return what is not divided: the name of each image's group after a slash, or its own place.
 
     Spellings of one patient, which two files may have, are one unit.
@@ -176,10 +175,10 @@ def part_of_groups(
     part: Literal["test", "validation"],
     among: Indices,
     labels: Indices,
-    groups: NDArray[np.str_],
+    groups: Texts,
     fraction: float,
     seed: int,
-) -> NDArray[np.bool_]:
+) -> Flags:
     """Return which images of a domain are set aside for a part, where all images of a group stay on one side.
 
     Args:
@@ -230,9 +229,7 @@ def spread(labels: Indices, nodes: int, rng: np.random.Generator) -> list[Indice
     return [np.sort(by_class[place::nodes]) for place in range(nodes)]
 
 
-def spread_groups(
-    labels: Indices, groups: NDArray[np.str_] | None, nodes: int, rng: np.random.Generator
-) -> list[Indices]:
+def spread_groups(labels: Indices, groups: Texts | None, nodes: int, rng: np.random.Generator) -> list[Indices]:
     """Return images divided about equally among nodes, of each class too, all images of a group with one node.
 
     Where there are fewer groups than nodes, images are divided whatever their groups.
@@ -282,3 +279,54 @@ def divide_given(domain: str, labels: Indices, nodes: int, seed: int) -> list[In
             "each at least"
         )
     return spread(labels, nodes, generator(seed, f"validation-{domain}"))
+
+
+def exchanged(homes: Sequence[str], held: Sequence[Indices], mixing: float, purpose: str, seed: int) -> list[
+    dict[str, Indices]
+]:  # fmt: skip
+    """Return what each node holds after it has given a part of its images and got as many of the common mixture.
+
+    As the heterogeneous partition of FedDG_Benchmark (Bai, Bagchi, Inouye; https://arxiv.org/abs/2307.04942): a part of
+    each node's images is replaced by images of the common mixture. Here a node gets as many as it gives, so that it
+    keeps its size, and all nodes together keep their images; there, with lambda 1, all nodes are equally large.
+
+    Given images are ordered so that each stretch of them has the domains in the same proportions, to within one image
+    of each, and nodes take theirs one after the other.
+
+    Args:
+        homes: The domain of each node.
+        held: Which images of it the node holds, indices (n,), int64.
+        mixing: The part lambda of each node's images that it gives, from 0 to 1, to the nearest image.
+        purpose: Which images they are, such as ``train``: they are drawn apart.
+        seed: The run's seed.
+
+    Returns:
+        Of each node the indices (n,), int64, ascending, by domain, home first; a domain without images is not there.
+    """
+    kept, given = [], []
+    for node, images in enumerate(held):
+        order = generator(seed, f"mixing-{purpose}", node).permutation(images)
+        size = round(mixing * len(images))
+        kept.append(order[size:])
+        given.append(order[:size])
+    domains = list(dict.fromkeys(homes))
+    pool = {name: _shuffled(name, homes, given, purpose, seed) for name in domains}
+    of_domain = np.concatenate([np.full(len(pool[name]), number) for number, name in enumerate(domains)])
+    image = np.concatenate([pool[name] for name in domains])
+    time = np.concatenate([(np.arange(len(pool[name])) + 0.5) / max(1, len(pool[name])) for name in domains])
+    even = np.lexsort((of_domain, time))
+    outcome = []
+    for node, taken in enumerate(np.split(even, np.cumsum([len(images) for images in given])[:-1])):
+        pieces = {homes[node]: kept[node]}
+        for number, name in enumerate(domains):
+            got = image[taken[of_domain[taken] == number]]
+            pieces[name] = np.concatenate([pieces[name], got]) if name in pieces else got
+        outcome.append({name: np.sort(images) for name, images in pieces.items() if len(images)})
+    return outcome
+
+
+def _shuffled(domain: str, homes: Sequence[str], given: Sequence[Indices], purpose: str, seed: int) -> Indices:
+    """Return what the nodes of a domain give, in an order that is drawn."""
+    together = np.concatenate([images for home, images in zip(homes, given, strict=True) if home == domain])
+    drawn: Indices = generator(seed, f"mixing-{purpose}-{domain}").permutation(together)
+    return drawn

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core import said_once
 from fedshift_core.errors import DataError
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
+from fedshift_datasets.arrays import Flags, Indices, Texts
 from fedshift_datasets.partition import shares
 from fedshift_datasets.partition.allocation import Allocation
-from fedshift_datasets.partition.shares import Indices
 
 
 @dataclass(frozen=True)
@@ -63,9 +62,7 @@ class DomainParts(Mapping[int, Parts]):
 _Held = tuple[Sequence[int], Callable[[int], Indices]]
 
 
-def public_part(
-    domain: str, labels: Indices, share: float, seed: int, groups: NDArray[np.str_] | None = None
-) -> Indices:
+def public_part(domain: str, labels: Indices, share: float, seed: int, groups: Texts | None = None) -> Indices:
     """Return which images of a domain belong to the public set (``dataset.public``), and so to no node.
 
     They are the end of the order in which nodes draw from the front, so that a node holds the same images with a public
@@ -110,7 +107,7 @@ def _order(domain: str, number: int, seed: int) -> Indices:
 
 def domain_parts(
     allocation: Allocation, dealt: tuple[str, ...], domain: str, labels: Indices, num_classes: int, seed: int,
-    public: float = 0.0, groups: NDArray[np.str_] | None = None, *, only_test: bool = False,
+    public: float = 0.0, groups: Texts | None = None, *, only_test: bool = False,
 ) -> Mapping[int, Parts]:  # fmt: skip
     """Return which of a domain's images each of its nodes holds, by its index.
 
@@ -148,14 +145,14 @@ def domain_parts(
 
 
 #: Parts that are cut by group, each as a mask of the images of a domain, (N,).
-_ByGroup = Mapping[str, NDArray[np.bool_]]
+_ByGroup = Mapping[str, Flags]
 
 
 def _by_group(
     allocation: Allocation,
     domain: str,
     labels: Indices,
-    groups: NDArray[np.str_] | None,
+    groups: Texts | None,
     seed: int,
     public: float,
     only_test: bool,
@@ -164,7 +161,7 @@ def _by_group(
 
     Images that are public belong to none.
     """
-    cut: dict[str, NDArray[np.bool_]] = {}
+    cut: dict[str, Flags] = {}
     if groups is None:
         return cut
     left = np.ones(len(labels), bool)
@@ -236,7 +233,7 @@ def _holdings(
     num_classes: int,
     seed: int,
     public: float,
-    groups: NDArray[np.str_] | None,
+    groups: Texts | None,
 ) -> _Held:
     """Return what each node of a domain holds."""
     share = allocation.share_of(domain)

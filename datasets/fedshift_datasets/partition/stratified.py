@@ -10,13 +10,14 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedshift_datasets.arrays import Flags
 
 _PASSES = 20  # single images need one, groups a few
 _NOTHING = 1e-12  # a change from rounding
 
 
-def test_part(labels: Sequence[int], units: Sequence[str], share: float, seed: int) -> NDArray[np.bool_]:
+def test_part(labels: Sequence[int], units: Sequence[str], share: float, seed: int) -> Flags:
     """Return a mask of the test images of a site.
 
     All units begin as train. In the order of their hashes, a unit changes sides if that brings the shares of the
@@ -40,7 +41,7 @@ def test_part(labels: Sequence[int], units: Sequence[str], share: float, seed: i
     return np.array([unit in chosen for unit in units], bool)
 
 
-def some_part(labels: Sequence[int], units: Sequence[str], share: float, seed: int) -> NDArray[np.bool_]:
+def some_part(labels: Sequence[int], units: Sequence[str], share: float, seed: int) -> Flags:
     """Return a mask of a small part of images, as :func:`test_part`, but which need not have each class.
 
     It has a unit at least, unless there is only one: the unit that misses the share least, of classes that other units
@@ -56,7 +57,7 @@ def some_part(labels: Sequence[int], units: Sequence[str], share: float, seed: i
     return np.array([unit in chosen for unit in units], bool)
 
 
-def uncovered(labels: Sequence[int], test: NDArray[np.bool_]) -> list[tuple[int, bool]]:
+def uncovered(labels: Sequence[int], test: Flags) -> list[tuple[int, bool]]:
     """Return the labels that one side lacks, each with whether the test side lacks it."""
     sides: dict[int, set[bool]] = defaultdict(set)
     for label, side in zip(labels, test.tolist(), strict=True):

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
@@ -101,16 +100,10 @@ class Checkup:
 
     def empty(self) -> list[tuple[str, Split, str]]:
         """Return the domains and splits without an image of a class, with the class."""
-        missing = []
-        for domain in dict.fromkeys(part.domain for part in self.parts):
-            counts = {part.split: part.showing for part in self.parts if part.domain == domain}
-            for split in counts:
-                missing += [
-                    (domain, split, class_name)
-                    for class_name, n in zip(self.classes, counts[split], strict=True)
-                    if not n
-                ]
-        return missing
+        return [
+            (part.domain, part.split, kind)
+            for part in self.parts for kind, number in zip(self.classes, part.showing, strict=True) if not number
+        ]  # fmt: skip
 
 
 def check(known: Dataset, kind: str, domains: Sequence[str], source: Source, form: Form, prepare: Prepare) -> Checkup:
@@ -170,61 +163,47 @@ def _exact(parts: Sequence[tuple[Part, ImageSet]]) -> tuple[Copies, tuple[str, .
 
 def _by_split(known: Dataset, kind: str, domain: str, source: Source) -> dict[Split, ImageFiles]:
     """Return the images of a domain by split; a user's own site may lack a split."""
-    possible = OWN_SPLITS if known.validates else SPLITS
-    splits = known.splits(domain) if known.own is None else [s for s in possible if _has(kind, domain, s, source)]
+    splits = known.splits(domain)
+    if known.own is not None:
+        possible = OWN_SPLITS if known.validates else SPLITS
+        splits = tuple(split for split in possible if catalog.has_own(kind, domain, split, source))
     return {split: catalog.get(kind).find(domain, split, source) for split in splits}
-
-
-def _has(kind: str, domain: str, split: Split, source: Source) -> bool:
-    return catalog.has_own(kind, domain, split, source)
 
 
 def _part(
     known: Dataset, domain: str, split: Split, image_files: ImageFiles, source: Source, form: Form, prepare: Prepare
 ) -> tuple[Part, ImageSet]:
-    broken: tuple[Broken, ...] = ()
-    if isinstance(image_files, Listing) and source.skip_broken:
-        broken = corrupt_files.of(image_files, form)
+    listing = image_files if isinstance(image_files, Listing) else None
+    broken = corrupt_files.of(listing, form) if listing is not None and source.skip_broken else ()
     try:
         images = prepare(domain, split)
     except DataError:
-        broken = corrupt_files.of(image_files, form) if isinstance(image_files, Listing) else ()
-        if not isinstance(image_files, Listing) or not broken:
+        if listing is None or not (broken := corrupt_files.of(listing, form)):
             raise
-        images = _readable(image_files, broken, form)
+        images = _readable(corrupt_files.without(listing, broken), form)
     file_headers: Counter[Header] = Counter()
     names = tuple(f"image {place}" for place in range(len(images)))
-    if isinstance(image_files, Listing):
-        readable = _without(image_files, broken)
+    if listing is not None:
+        readable = corrupt_files.without(listing, broken)
         kept = cache.headers(images)
         file_headers = Counter(headers(readable.items)) if kept is None else kept
         names = readable.names
-    sizes: Counter[tuple[int, int]] = Counter()
-    modes: Counter[str] = Counter()
+    sizes, modes = Counter[tuple[int, int]](), Counter[str]()
     for header, number in file_headers.items():
         sizes[header.size] += number
         modes[header.mode] += number
     turned = sum(number for header, number in file_headers.items() if header.turned)
     counts = tuple(np.bincount(images.y, minlength=len(known.classes)).tolist())
     pixels, sketches = findings.of(images)
-    showing = counts if images.masks is None else _showing(images.masks, len(known.classes))
+    showing = counts
+    if images.masks is not None:
+        there = [np.bincount(mask.ravel(), minlength=IGNORED + 1)[: len(counts)] > 0 for mask in images.masks]
+        showing = tuple(np.array(there).sum(axis=0).tolist())
     return Part(domain, split, counts, sizes, modes, broken, names, sketches, turned, pixels, showing), images
 
 
-def _showing(masks: NDArray[np.uint8], classes: int) -> tuple[int, ...]:
-    there = np.array([np.bincount(mask.ravel(), minlength=IGNORED + 1)[:classes] > 0 for mask in masks])
-    return tuple(there.sum(axis=0).tolist())
-
-
-def _without(listing: Listing, broken: Sequence[Broken]) -> Listing:
-    if not broken:
-        return listing
-    return listing.select(np.delete(np.arange(len(listing)), [image.place for image in broken]))
-
-
-def _readable(listing: Listing, broken: Sequence[Broken], form: Form) -> ImageSet:
-    """Return the readable images, decoded at a small size."""
-    readable = _without(listing, broken)
+def _readable(readable: Listing, form: Form) -> ImageSet:
+    """Return readable images, decoded at a small size."""
     work = partial(decode.decoded, size=_LOOK, form=form)
     made = list(pool.mapped(work, readable.items, os.cpu_count() or 1))
     masks = None if readable.masks is None else np.stack([each.mask for each in made if each.mask is not None])

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from math import comb
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedshift_datasets.arrays import Flags, Floats, Hashes, Indices, Numbers, Pixels
 
 MOST_BITS = 10
 MOST_LEVELS = 12.0
@@ -37,7 +38,7 @@ _STEP = 6  # from each so many-th choice of parts it is estimated how many image
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)
 
 #: Returns the grey means of the images at ascending places (n,): (n, 256), float32.
-Greys = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+Greys = Callable[[Indices], Floats]
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Sketches:
         greys: Returns grey means; few images have a hash like that of another one and need them.
     """
 
-    hashes: NDArray[np.uint64]
+    hashes: Hashes
     greys: Greys
 
 
@@ -62,17 +63,17 @@ class Pairs:
         complete: False if there were too many to compare all.
     """
 
-    places: NDArray[np.int64]
+    places: Indices
     complete: bool
 
 
-def sketches(images: NDArray[np.uint8], hashes: NDArray[np.uint64] | None = None) -> Sketches:
+def sketches(images: Pixels, hashes: Hashes | None = None) -> Sketches:
     """Return the sketches of images of shape (N, S, S, 3), S at least 16; ``hashes``, if they are known already."""
     made = np.concatenate([np.empty((0, WORDS), np.uint64), *_hashes(images)]) if hashes is None else hashes
     return Sketches(made, lambda places: _greys(images[places]))
 
 
-def _hashes(images: NDArray[np.uint8]) -> Iterator[NDArray[np.uint64]]:
+def _hashes(images: Pixels) -> Iterator[Hashes]:
     """Yield the hashes of images, some at a time."""
     step = max(1, min(_BLOCK, _PIXELS // (images.shape[1] * images.shape[2])))
     for first in range(0, len(images), step):
@@ -85,19 +86,19 @@ def _hashes(images: NDArray[np.uint8]) -> Iterator[NDArray[np.uint64]]:
         yield np.packbits(bits, axis=1).view(np.uint64)
 
 
-def _rows(x: NDArray[Any]) -> NDArray[Any]:
+def _rows(x: Numbers) -> Numbers:
     """Return (N, a, b) as (N, a * b), N may be 0."""
     return x.reshape(len(x), x.shape[1] * x.shape[2])
 
 
-def _greys(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _greys(images: Pixels) -> Floats:
     """Return grey means of images, (N, 256)."""
     step = max(1, _PIXELS // (images.shape[1] * images.shape[2]))
     parts = [_rows(_greys_of_some(images[first : first + step])) for first in range(0, len(images), step)]
     return np.concatenate([np.empty((0, _SIDE * _SIDE), np.float32), *parts])
 
 
-def _greys_of_some(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _greys_of_some(images: Pixels) -> Floats:
     """Return grey means over a grid of 16 x 16 parts, (N, 16, 16)."""
     edges = np.arange(_SIDE) * images.shape[1] // _SIDE
     widths = np.diff(np.append(edges, images.shape[1])).astype(np.float32)
@@ -110,7 +111,7 @@ def joined(parts: Sequence[Sketches]) -> Sketches:
     """Return the sketches of several sets of images, one after the other."""
     ends = np.cumsum([len(part.hashes) for part in parts])
 
-    def greys(places: NDArray[np.int64]) -> NDArray[np.float32]:
+    def greys(places: Indices) -> Floats:
         cuts = np.searchsorted(places, ends)
         of_each = zip(parts, [0, *ends], np.split(places, cuts), strict=False)
         return np.concatenate([part.greys(some - start) for part, start, some in of_each if len(some)])
@@ -120,7 +121,7 @@ def joined(parts: Sequence[Sketches]) -> Sketches:
 
 def pairs(images: Sketches) -> Pairs:
     """Return all pairs of nearly equal images among all pairs."""
-    near: list[NDArray[np.int64]] = []
+    near: list[Indices] = []
     seen = 0
     greys = _once(images)
     for first, second in _in_chunks(_near(images.hashes)):
@@ -128,8 +129,9 @@ def pairs(images: Sketches) -> Pairs:
         near.append(np.stack([first[same], second[same]], axis=1))
         seen += len(first)
         if seen > _MOST:
-            return Pairs(_in_order(near), complete=False)
-    return Pairs(_in_order(near), complete=True)
+            break
+    places = np.concatenate([np.zeros((0, 2), np.int64), *near])
+    return Pairs(places[np.lexsort((places[:, 1], places[:, 0]))], complete=seen <= _MOST)
 
 
 def _once(images: Sketches) -> Greys:
@@ -137,7 +139,7 @@ def _once(images: Sketches) -> Greys:
     # Memory that is not written takes no room.
     known, kept = np.zeros(len(images.hashes), bool), np.empty((len(images.hashes), _SIDE * _SIDE), np.float32)
 
-    def greys(places: NDArray[np.int64]) -> NDArray[np.float32]:
+    def greys(places: Indices) -> Floats:
         new = np.unique(places[~known[places]])
         if len(new):
             kept[new] = images.greys(new)
@@ -147,18 +149,18 @@ def _once(images: Sketches) -> Greys:
     return greys
 
 
-def _alike(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _alike(a: Floats, b: Floats) -> Flags:
     """Return a mask of the pairs of grey means, (P, 256) each, that are nearly equal."""
     mean_a, mean_b = a.mean(axis=1, keepdims=True), b.mean(axis=1, keepdims=True)
     a, b = a - mean_a, b - mean_b
     norm = np.maximum(np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1))
-    near: NDArray[np.bool_] = np.linalg.norm(a - b, axis=1) <= MOST_APART * np.maximum(norm, _FLAT)
-    as_bright: NDArray[np.bool_] = np.abs(mean_a - mean_b)[:, 0] <= MOST_LEVELS
+    near: Flags = np.linalg.norm(a - b, axis=1) <= MOST_APART * np.maximum(norm, _FLAT)
+    as_bright: Flags = np.abs(mean_a - mean_b)[:, 0] <= MOST_LEVELS
     return near & as_bright
 
 
 #: Places of the first and of the second image of pairs, the first the smaller.
-_Places = tuple[NDArray[np.int64], NDArray[np.int64]]
+_Places = tuple[Indices, Indices]
 
 
 def _in_chunks(found: Iterator[_Places]) -> Iterator[_Places]:
@@ -168,7 +170,7 @@ def _in_chunks(found: Iterator[_Places]) -> Iterator[_Places]:
             yield first[start : start + _CHUNK], second[start : start + _CHUNK]
 
 
-def _near(hashes: NDArray[np.uint64]) -> Iterator[_Places]:
+def _near(hashes: Hashes) -> Iterator[_Places]:
     """Yield the places of pairs whose hashes differ in few bits, each pair once."""
     number = len(hashes)
     cost, together = number * (number - 1) // 2, 0
@@ -179,7 +181,7 @@ def _near(hashes: NDArray[np.uint64]) -> Iterator[_Places]:
     return _by_parts(hashes, together) if together else _all_with_all(hashes)
 
 
-def _shared(hashes: NDArray[np.uint64], together: int) -> int:
+def _shared(hashes: Hashes, together: int) -> int:
     """Return about how many pairs have parts of their hashes in common, a pair as often as there are such parts."""
     pairs, parts = 0, _parts(hashes, together)
     for _, key in islice(_keys(parts, together), 0, None, _STEP):
@@ -189,7 +191,7 @@ def _shared(hashes: NDArray[np.uint64], together: int) -> int:
     return pairs * _STEP
 
 
-def _parts(hashes: NDArray[np.uint64], together: int) -> NDArray[np.uint16]:
+def _parts(hashes: Hashes, together: int) -> NDArray[np.uint16]:
     """Return the parts of hashes as numbers, (parts, N), so many that close ones have some ``together`` in common.
 
     If fewer were the same, more than :data:`MOST_BITS` bits would differ. A part takes bits that are far from each
@@ -203,7 +205,7 @@ def _parts(hashes: NDArray[np.uint64], together: int) -> NDArray[np.uint16]:
     return parts
 
 
-def _keys(parts: NDArray[np.uint16], together: int) -> Iterator[tuple[tuple[int, ...], NDArray[np.uint64]]]:
+def _keys(parts: NDArray[np.uint16], together: int) -> Iterator[tuple[tuple[int, ...], Hashes]]:
     """Yield each choice of parts with their numbers as one, (N,)."""
     for chosen in combinations(range(len(parts)), together):
         key = np.zeros(parts.shape[1], np.uint64)
@@ -212,7 +214,7 @@ def _keys(parts: NDArray[np.uint16], together: int) -> Iterator[tuple[tuple[int,
         yield chosen, key
 
 
-def _by_parts(hashes: NDArray[np.uint64], together: int) -> Iterator[_Places]:
+def _by_parts(hashes: Hashes, together: int) -> Iterator[_Places]:
     """Compare images that have parts of their hashes in common, which all pairs with few different bits have.
 
     Args:
@@ -248,7 +250,7 @@ def _together(held: Sequence[_Places]) -> _Places:
     return both.min(axis=0), both.max(axis=0)
 
 
-def _differing(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> NDArray[np.intp]:
+def _differing(a: Hashes, b: Hashes) -> NDArray[np.intp]:
     """Return in how many bits hashes (n, 2) differ, (n,)."""
     bits = a ^ b
     # since NumPy 2
@@ -257,10 +259,10 @@ def _differing(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> NDArray[np.intp]
     return number
 
 
-def _all_with_all(hashes: NDArray[np.uint64]) -> Iterator[_Places]:
+def _all_with_all(hashes: Hashes) -> Iterator[_Places]:
     """Compare each image with each, blocks at a time."""
 
-    def signs(start: int) -> NDArray[np.float32]:
+    def signs(start: int) -> Floats:
         bits = np.unpackbits(hashes[start : start + _BLOCK].view(np.uint8), axis=1, count=BITS)
         return np.where(bits, np.float32(1), np.float32(-1))
 
@@ -271,9 +273,3 @@ def _all_with_all(hashes: NDArray[np.uint64]) -> Iterator[_Places]:
             first, second = np.nonzero(alike)
             kept = first + row < second + column
             yield first[kept] + row, second[kept] + column
-
-
-def _in_order(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    places = np.concatenate(parts) if parts else np.zeros((0, 2), np.int64)
-    order: NDArray[np.int64] = np.lexsort((places[:, 1], places[:, 0]))
-    return places[order]

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Pixels
 from fedshift_datasets.base import ImageSet
 
-_ROWS = 3  # of pixels that are compared first, to read little of mapped images
-_BLOCK = 1024  # images at a time
+_ROWS = 4  # an image is divided by rows that are compared first, to read little of mapped images
 #: Place of an image: the index of its set, and its index in the set.
 Place = tuple[int, int]
 
@@ -60,55 +59,39 @@ def find(sets: Sequence[Role]) -> Copies:
         if training_image is not None:
             trained += [(place, training_image) for place in group if sets[place[0]].is_test]
         first = group[0]
-        two_labels += [(first, place) for place in group[1:] if _label(sets, place) != _label(sets, first)]
+        labels = [int(sets[number].images.y[place]) for number, place in group]
+        two_labels += [(first, place) for place, label in zip(group, labels, strict=True) if label != labels[0]]
     return Copies(
         sum(len(role.images) for role in sets if role.is_test), tuple(sorted(trained)), tuple(sorted(two_labels))
     )
 
 
-def _label(sets: Sequence[Role], place: Place) -> int:
-    return int(sets[place[0]].images.y[place[1]])
-
-
 def _groups(sets: Sequence[Role]) -> list[list[Place]]:
     """Return groups of two or more places of images with the same pixels."""
-    keys = [_keys(role.images.x) for role in sets]
-    values, numbers = np.unique(np.concatenate([np.empty(0, np.uint64), *keys]), return_counts=True)
-    shared = values[numbers > 1]
-    with_one_key: dict[int, list[Place]] = defaultdict(list)
-    for number, of_set in enumerate(keys):
-        for place in np.flatnonzero(np.isin(of_set, shared)).tolist():
-            with_one_key[int(of_set[place])].append((number, place))
-    return [copies for group in with_one_key.values() for copies in _alike(group, lambda place: _pixels(sets, place))]
+    keys = [np.array([_key(image) for image in role.images.x], np.int64) for role in sets]
+    values, numbers = np.unique(np.concatenate([np.empty(0, np.int64), *keys]), return_counts=True)
+    like_others = [np.flatnonzero(np.isin(of_set, values[numbers > 1])).tolist() for of_set in keys]
+    places = [(number, place) for number, of_set in enumerate(like_others) for place in of_set]
+
+    def pixels(at: Place) -> bytes:
+        return hashlib.sha256(sets[at[0]].images.x[at[1]].tobytes()).digest()
+
+    some = _by(lambda at: int(keys[at[0]][at[1]]), places)
+    return [group for with_one_key in some for group in _by(pixels, with_one_key)]
 
 
-def _keys(x: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Return a number for each of images (N, H, W, 3), uint64: the same for the same pixels, seldom for others."""
-    height, keys = x.shape[1], np.empty(len(x), np.uint64)
-    rows = [height * (number + 1) // (_ROWS + 1) for number in range(_ROWS)]
-    width = len(rows) * x.shape[2] * 3
-    # Of odd numbers: a single different byte changes the sum. They depend on nothing but their number.
-    weights = np.random.default_rng(0).integers(0, 2**64, width, np.uint64) | np.uint64(1)
-    for first in range(0, len(x), _BLOCK):
-        block = np.asarray(x[first : first + _BLOCK])[:, rows].reshape(-1, width)
-        keys[first : first + _BLOCK] = block.astype(np.uint64) @ weights
-    return keys
+def _key(image: Pixels) -> int:
+    """Return a number that is the same for the same pixels, and seldom for others."""
+    step = max(1, len(image) // _ROWS)
+    return hash(image[step::step].tobytes())
 
 
-def _alike(places: Iterable[Place], part: Callable[[Place], NDArray[np.uint8]]) -> list[list[Place]]:
-    """Return groups of two or more places whose parts of pixels are equal."""
-    by_digest: dict[bytes, list[Place]] = defaultdict(list)
+def _by(mark: Callable[[Place], object], places: Iterable[Place]) -> list[list[Place]]:
+    """Return groups of two or more places that have one mark."""
+    by_mark: dict[object, list[Place]] = defaultdict(list)
     for place in places:
-        pixels = part(place)
-        digest = hashlib.blake2b(f"{pixels.shape}".encode(), digest_size=16)
-        digest.update(np.ascontiguousarray(pixels).data)
-        by_digest[digest.digest()].append(place)
-    return [group for group in by_digest.values() if len(group) > 1]
-
-
-def _pixels(sets: Sequence[Role], place: Place) -> NDArray[np.uint8]:
-    pixels: NDArray[np.uint8] = sets[place[0]].images.x[place[1]]
-    return pixels
+        by_mark[mark(place)].append(place)
+    return [group for group in by_mark.values() if len(group) > 1]
 
 
 def lines(copies: Copies, sets: Sequence[Role], name: Callable[[Place], str]) -> list[str]:

@@ -2,10 +2,8 @@
 
 import base64
 import contextlib
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import BINS
@@ -22,24 +20,13 @@ def of(images: ImageSet) -> tuple[PixelStatistics, Sketches]:
     """Return the statistics of images, at least one, and their sketches for comparison."""
     kept = None if images.kept_in is None else images.kept_in.note(NOTE)
     if isinstance(kept, dict) and kept.get("version") == VERSION:
-        return _statistics(kept["pixels"]), duplicates.sketches(images.x, _hashes(kept["hashes"]))
+        numbers = {name: np.array(value) for name, value in kept["pixels"].items()}
+        hashes = np.frombuffer(base64.b64decode(kept["hashes"]), np.uint64).reshape(-1, duplicates.WORDS)
+        return PixelStatistics(**numbers | {"images": kept["pixels"]["images"]}), duplicates.sketches(images.x, hashes)
     pixels, sketches = pixel_statistics.of(images.x, BINS), duplicates.sketches(images.x)
     if images.kept_in is not None:
-        hashes = base64.b64encode(sketches.hashes.tobytes()).decode()
-        note = {"version": VERSION, "pixels": _listed(pixels), "hashes": hashes}
+        listed = {name: value if name == "images" else value.tolist() for name, value in vars(pixels).items()}
+        note = {"version": VERSION, "pixels": listed, "hashes": base64.b64encode(sketches.hashes.tobytes()).decode()}
         with contextlib.suppress(DataError):  # only the owner may write to this cache, or its disk is full
             images.kept_in.add_note(NOTE, note)
     return pixels, sketches
-
-
-def _listed(pixels: PixelStatistics) -> dict[str, Any]:
-    return {name: value if name == "images" else value.tolist() for name, value in vars(pixels).items()}
-
-
-def _statistics(kept: dict[str, Any]) -> PixelStatistics:
-    arrays = {name: np.array(value) for name, value in kept.items() if name != "images"}
-    return PixelStatistics(images=kept["images"], **arrays)
-
-
-def _hashes(kept: str) -> NDArray[np.uint64]:
-    return np.frombuffer(base64.b64decode(kept), np.uint64).reshape(-1, duplicates.WORDS)

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedshift_datasets.arrays import Pixels, Reals
 
 LEVELS = 256  # values of a byte
 _PART = 64  # images looked at at a time
@@ -29,15 +30,15 @@ class PixelStatistics:
     """
 
     images: int
-    mean: NDArray[np.float64]
-    variance: NDArray[np.float64]
-    image_std: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    histogram: NDArray[np.float64]
+    mean: Reals
+    variance: Reals
+    image_std: Reals
+    low: Reals
+    high: Reals
+    histogram: Reals
 
 
-def of(x: NDArray[np.uint8], bins: int) -> PixelStatistics:
+def of(x: Pixels, bins: int) -> PixelStatistics:
     """Return the statistics of images (N, H, W, 3), N at least 1; ``bins`` divides 256.
 
     Sums are of whole numbers, so that they are the same on every machine.
@@ -52,12 +53,13 @@ def of(x: NDArray[np.uint8], bins: int) -> PixelStatistics:
         stds[start : start + _PART] = _by_image(part)[1]
     values, total = np.arange(LEVELS, dtype=np.int64), n * pixels
     sums, squares = counts @ values, counts @ values**2
+    s, q = sums.astype(object), squares.astype(object)
     below = counts.cumsum(axis=1)
     return PixelStatistics(
         images=n,
         mean=sums / total / (LEVELS - 1),
         # in whole numbers of any length: 10^6 images of 1000 pixels a side would not fit into 64 bits
-        variance=np.array([_variance(int(s), int(q), total) for s, q in zip(sums, squares, strict=True)]),
+        variance=((total * q - s * s) / (total * (LEVELS - 1)) ** 2).astype(np.float64),
         image_std=stds.mean(axis=0),
         low=(below < LOW * total).sum(axis=1) / (LEVELS - 1),
         high=(below < HIGH * total).sum(axis=1) / (LEVELS - 1),
@@ -65,18 +67,18 @@ def of(x: NDArray[np.uint8], bins: int) -> PixelStatistics:
     )
 
 
-def styles(x: NDArray[np.uint8]) -> NDArray[np.float64]:
+def styles(x: Pixels) -> Reals:
     """Return of each of images (N, H, W, 3) three means and three standard deviations, from 0 to 1, (N, 6)."""
     parts = [np.concatenate(_by_image(_planes(x[start : start + _PART])), axis=1) for start in range(0, len(x), _PART)]
     return np.concatenate([np.empty((0, 6)), *parts])
 
 
-def _planes(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _planes(x: Pixels) -> Pixels:
     """Return images (N, H, W, 3) as (N, 3, pixels): NumPy sums long rows ten times faster than three channels."""
     return np.ascontiguousarray(x.reshape(len(x), x.shape[1] * x.shape[2], 3).transpose(0, 2, 1))
 
 
-def _by_image(planes: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _by_image(planes: Pixels) -> tuple[Reals, Reals]:
     """Return means and standard deviations (divisor: pixels - 1) of images (N, 3, pixels), (N, 3) each."""
     pixels = planes.shape[2]
     # Half the width is faster, where the sum of the largest squares fits.
@@ -85,10 +87,6 @@ def _by_image(planes: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[n
     squares = np.square(planes, dtype=np.uint16).sum(axis=2, dtype=whole).astype(np.int64)
     spread = (pixels * squares - sums * sums) / (pixels * max(pixels - 1, 1))
     return sums / (pixels * (LEVELS - 1)), np.sqrt(spread) / (LEVELS - 1)
-
-
-def _variance(sums: int, squares: int, total: int) -> float:
-    return (total * squares - sums * sums) / (total * (LEVELS - 1)) ** 2
 
 
 def frequent(kinds: Iterable[str], least: int, most: int) -> dict[str, int]:

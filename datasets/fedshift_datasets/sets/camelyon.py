@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from fedshift_core.limits import as_found
 from fedshift_datasets.base import Dataset, Split
 from fedshift_datasets.io import table
-from fedshift_datasets.io.described import TableTree
+from fedshift_datasets.io.trees import Tree
 
 NAME = "camelyon17"
 TITLE = "Camelyon17 of WILDS: patches of lymph nodes from five hospitals, with tumour or without"
@@ -47,11 +47,11 @@ def _row(line: int, cells: Mapping[str, str]) -> table.Row:
     return table.Row(line, file, CLASSES[int(tumor)], domain, split_of, cells["patient"])
 
 
-TREE = TableTree(
-    name=NAME,
-    domains=DOMAINS,
-    classes=CLASSES,
-    layouts="[camelyon17_v1.0/]metadata.csv",
+TREE = Tree(
+    NAME,
+    DOMAINS,
+    CLASSES,
+    "[camelyon17_v1.0/]metadata.csv",
     levels=(("camelyon17_v1.0",),),
     tables=("metadata.csv",),
     columns=("patient", "node", "x_coord", "y_coord", "tumor", "center", "split"),

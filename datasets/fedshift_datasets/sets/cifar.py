@@ -22,31 +22,26 @@ and a damaged one neither ends the process nor takes more memory than a few time
 import io
 import math
 import pickle
+import pickletools
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
+from fedshift_datasets.arrays import Numbers, Pixels
 from fedshift_datasets.base import Dataset, ImageSet, Source, Split
-from fedshift_datasets.io import files, trees
+from fedshift_datasets.io import npz, presence, trees
 from fedshift_datasets.listing import Arrays, joined
 
 NAME = "cifar10"
 TITLE = "CIFAR-10 with the later test set CIFAR-10.1, 10 classes, 32x32"
 DOMAINS = ("cifar10", "cifar10.1")
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-#: Published number of images by domain and split.
-SPLIT_COUNTS: dict[str, dict[Split, int]] = {
-    "cifar10": {"train": 50000, "test": 10000},
-    "cifar10.1": {"test": 2000},
-}
-COUNTS = {domain: sum(counts.values()) for domain, counts in SPLIT_COUNTS.items()}
-
+COUNTS = {"cifar10": 60000, "cifar10.1": 2000}  # published
 _BATCHES: dict[Split, tuple[str, ...]] = {
     "train": tuple(f"data_batch_{number}" for number in range(1, 6)),
     "test": ("test_batch",),
@@ -107,19 +102,18 @@ def _first_file(root: Path, domain: str, split: Split) -> Path | None:
 def _read_npy(data: Path, labels: Path) -> ImageSet:
     arrays = []
     for path in (data, labels):
-        with files.reading(path):
+        with presence.reading(path):
             arrays.append(np.load(path, allow_pickle=False))
-    return files.as_images(*arrays, where=f"{data} with {labels.name}", classes=CLASSES)
+    return npz.as_images(*arrays, where=f"{data} with {labels.name}", classes=CLASSES)
 
 
 def _read_batches(paths: tuple[Path, ...]) -> ImageSet:
-    read = [_read_binary(path) if path.suffix == ".bin" else _read_pickle(path) for path in paths]
-    return joined(read)
+    return joined([_read_binary(path) if path.suffix == ".bin" else _read_pickle(path) for path in paths])
 
 
 def _read_binary(path: Path) -> ImageSet:
     """Read records of a label and 3 x 32 x 32 values, one byte each."""
-    with files.reading(path):
+    with presence.reading(path):
         raw = np.frombuffer(path.read_bytes(), np.uint8)
     if len(raw) % (1 + _VALUES):
         raise DataError(f"{shown(path)}: {plural(len(raw), 'byte')}, no multiple of {1 + _VALUES}: cut short or broken")
@@ -128,7 +122,7 @@ def _read_binary(path: Path) -> ImageSet:
 
 
 def _read_pickle(path: Path) -> ImageSet:
-    with files.reading(path):
+    with presence.reading(path):
         content = _Unpickler(path).load()
     fields = content if isinstance(content, dict) else {}
     packed, labels = (fields.get(key, fields.get(key.encode())) for key in ("data", "labels"))
@@ -137,14 +131,14 @@ def _read_pickle(path: Path) -> ImageSet:
         raise DataError(f"{shown(path)}: no data of shape (N, {_VALUES}) and type uint8 in it; not a batch of CIFAR-10")
     if not isinstance(labels, list) or not all(type(label) is int for label in labels):
         raise DataError(f"{shown(path)}: no list of labels in it; not a batch of CIFAR-10")
-    with files.reading(path):
+    with presence.reading(path):
         numbers = np.array(labels, np.int64)
     return _image_set(data, numbers, path)
 
 
-def _image_set(data: NDArray[np.uint8], labels: NDArray[Any], path: Path) -> ImageSet:
+def _image_set(data: Pixels, labels: Numbers, path: Path) -> ImageSet:
     x = np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-    return files.as_images(x, labels, where=str(path), classes=CLASSES)
+    return npz.as_images(x, labels, where=str(path), classes=CLASSES)
 
 
 def _latin1(text: str, encoding: str) -> bytes:
@@ -174,7 +168,7 @@ class _Array:
         """Take (version, shape, type, in Fortran order, bytes)."""
         self._state = state
 
-    def unpacked(self) -> NDArray[np.uint8] | None:
+    def unpacked(self) -> Pixels | None:
         """Return the array if it is one of uint8, else None."""
         match self._state:
             case (int(), tuple() as shape, _Dtype(code="u1" | "|u1" | "uint8"), fortran, bytes() as values):
@@ -190,17 +184,22 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _latin1,
 }
-#: What a pickle of those consists of. Operations that ask for memory before the bytes are there are not among it.
-_OPERATIONS = (
-    pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.POP, pickle.POP_MARK, pickle.DUP, pickle.NONE,
-    pickle.NEWTRUE, pickle.NEWFALSE, pickle.INT, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG,
-    pickle.LONG1, pickle.LONG4, pickle.FLOAT, pickle.BINFLOAT, pickle.STRING, pickle.BINSTRING, pickle.SHORT_BINSTRING,
-    pickle.UNICODE, pickle.BINUNICODE, pickle.SHORT_BINUNICODE, pickle.BINUNICODE8, pickle.BINBYTES,
-    pickle.SHORT_BINBYTES, pickle.BINBYTES8, pickle.EMPTY_LIST, pickle.LIST, pickle.APPEND, pickle.APPENDS,
-    pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.EMPTY_DICT, pickle.DICT,
-    pickle.SETITEM, pickle.SETITEMS, pickle.GET, pickle.BINGET, pickle.LONG_BINGET, pickle.PUT, pickle.BINPUT,
-    pickle.LONG_BINPUT, pickle.MEMOIZE, pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.REDUCE, pickle.BUILD,
-)  # fmt: skip
+#: What no pickle of those has, or what asks for memory before the bytes are there.
+_REFUSED = [
+    "PERSID",
+    "BINPERSID",
+    "INST",
+    "OBJ",
+    "NEWOBJ",
+    "NEWOBJ_EX",
+    "EXT1",
+    "EXT2",
+    "EXT4",
+    "EMPTY_SET",
+    "ADDITEMS",
+    "FROZENSET",
+]
+_OPERATIONS = [ord(each.code) for each in pickletools.opcodes if each.proto < 5 and each.name not in _REFUSED]
 
 
 class _Unpickler(pickle._Unpickler):
@@ -230,7 +229,7 @@ class _Unpickler(pickle._Unpickler):
             raise ValueError("it builds something other than an array")
         made.restore(state)
 
-    dispatch: ClassVar[dict[int, Any]] = {code[0]: pickle._Unpickler.dispatch[code[0]] for code in _OPERATIONS} | {
+    dispatch: ClassVar[dict[int, Any]] = {code: pickle._Unpickler.dispatch[code] for code in _OPERATIONS} | {
         pickle.BUILD[0]: load_build
     }
 

@@ -31,29 +31,22 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
-from fedshift_core.same_names import key
+from fedshift_datasets.arrays import Pixels
 from fedshift_datasets.base import SPLITS, Dataset, ImageSet, Source, Split
-from fedshift_datasets.io import files, layout, mat, trees
+from fedshift_datasets.io import layout, mat, npz, presence, trees
 from fedshift_datasets.listing import Arrays, ImageFiles
 
 DOMAINS = ("mnist", "usps", "mnistm", "svhn", "syn")
 CLASSES = tuple("0123456789")
 TITLE = "Digits of five kinds (MNIST, USPS, MNIST-M, SVHN, SYN), 10 classes, 32x32"
-#: Published number of images by domain and split.
-SPLIT_COUNTS: dict[str, dict[Split, int]] = {
-    "mnist": {"train": 60000, "test": 10000},
-    "usps": {"train": 7291, "test": 2007},
-    "mnistm": {"train": 59001, "test": 9001},
-    "svhn": {"train": 73257, "test": 26032},
-}
-COUNTS = {domain: sum(counts.values()) for domain, counts in SPLIT_COUNTS.items()}
+COUNTS = {"mnist": 70000, "usps": 9298, "mnistm": 68002, "svhn": 99289}  # published
 
 _FOLDERS = {
     "mnist": ("mnist",),
@@ -65,6 +58,7 @@ _FOLDERS = {
 _SPLIT_FOLDERS = {"train": ("train", "imgs_train", "training"), "test": ("test", "imgs_valid", "testing", "val")}
 _MNIST_STEM = {"train": "train", "test": "t10k"}
 _USPS_FILE = {"train": "usps.bz2", "test": "usps.t.bz2"}
+_TORCHVISION = ("mnist", "usps", "svhn")  # which it fetches
 _CHUNK = 1 << 20  # bytes that are unpacked at a time to learn their number
 _USPS_SPREAD = 20  # bytes of memory that torchvision's reader takes for one of the unpacked text
 
@@ -83,103 +77,72 @@ def find(domain: str, split: Split, source: Source) -> ImageFiles:
     Raises:
         DataError: If the domain is unknown or absent, or its download fails; when read, if it is broken.
     """
-    place = _place(domain, split, source)
-    return trees.list_folders(place, CLASSES, complete=False) if isinstance(place, Path) else place
-
-
-def _place(domain: str, split: Split, source: Source) -> Path | Arrays:
-    """Return where a domain is, after its download if there is one; see :func:`find`."""
     if domain not in DOMAINS:
         raise DataError(f"digits has no domain {domain}; allowed are {', '.join(DOMAINS)}")
-    if source.data_dir is None:
+    if (root := source.data_dir) is None:
         raise DataError(
             "digits needs the key data-dir: a folder with <domain>_<split>.npz, <domain>/<split>/<class>/*.png "
             "or the files of torchvision's MNIST, USPS and SVHN"
         )
-    root = source.data_dir
     if root.exists() or not source.download:
-        files.check_data_dir(root)
+        layout.check_data_dir(root)
     place = _find(root, domain, split)
     if place is None and source.download:
         _download(domain, split, root)
         place = _find(root, domain, split)
     if place is None:
-        raise _missing(domain, split, root)
-    return place
+        there = [(known, [each for each in SPLITS if _find(root, known, each)]) for known in DOMAINS]
+        listed = ", ".join(f"{known} ({', '.join(splits)})" for known, splits in there if splits)
+        raise DataError(
+            f"{domain} {split} not found in {shown(root.absolute())}; looked for {_layouts(domain, split)}\n"
+            f"Domains of digits there: {listed or 'none'}"
+        )
+    return place if isinstance(place, Arrays) else trees.list_folders(place, CLASSES, complete=False)
 
 
 def _find(root: Path, domain: str, split: Split) -> Path | Arrays | None:
     """Return the image folder or files of a domain's first layout that exists, or None."""
-    with files.reading(root.absolute()):
+    with presence.reading(root.absolute()):
         path = layout.find_domain(root, domain, split)
         if path is None and domain in ("mnistm", "syn"):
-            path = _field_folder(root, domain, split)
-        if path is not None and path.is_file():
-            return Arrays((path,), partial(files.read_npz, path, classes=CLASSES))
+            folders = trees.children(root, _FOLDERS[domain])
+            candidates = (folder / name for folder in folders for name in _SPLIT_FOLDERS[split])
+            return next((path for path in candidates if path.is_dir()), None)
         if path is not None:
-            return path
-        finder = {"mnist": _find_mnist, "usps": _find_usps, "svhn": _find_svhn}.get(domain)
-        return finder(root, split) if finder else None
-
-
-def _own_folders(root: Path, domain: str) -> list[Path]:
-    """Return the folders in ``root`` that bear a domain's name, whatever the letter case."""
-    if not root.is_dir():
-        return []
-    names = _FOLDERS[domain]
-    folders = [path for path in root.iterdir() if key(path.name) in names and path.is_dir()]
-    return sorted(folders, key=lambda path: (names.index(key(path.name)), path.name))
-
-
-def _field_folder(root: Path, domain: str, split: Split) -> Path | None:
-    candidates = (folder / name for folder in _own_folders(root, domain) for name in _SPLIT_FOLDERS[split])
-    return next((path for path in candidates if path.is_dir()), None)
+            return Arrays((path,), partial(npz.read, path, classes=CLASSES)) if path.is_file() else path
+        return _find_mnist(root, split) if domain == "mnist" else _find_one(root, domain, split)
 
 
 def _find_mnist(root: Path, split: Split) -> Arrays | None:
-    stem = _MNIST_STEM[split]
-    for base in (root, *_own_folders(root, "mnist")):
-        raw = base / "MNIST" / "raw"
-        images = _plain_or_gzip(raw / f"{stem}-images-idx3-ubyte")
-        labels = _plain_or_gzip(raw / f"{stem}-labels-idx1-ubyte")
+    for base in trees.places(root, _FOLDERS["mnist"]):
+        stem = base / "MNIST" / "raw" / _MNIST_STEM[split]
+        names = [f"{stem.name}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
+        images, labels = (trees.first_file(stem.parent, (), (name, f"{name}.gz")) for name in names)
         if images and labels:
             return Arrays((images, labels), partial(_read_mnist, images, labels))
     return None
 
 
-def _plain_or_gzip(path: Path) -> Path | None:
-    return next((file for file in (path, path.with_name(f"{path.name}.gz")) if file.is_file()), None)
-
-
-def _find_file(root: Path, domain: str, name: str) -> Path | None:
-    candidates = (base / name for base in (root, *_own_folders(root, domain)))
-    return next((path for path in candidates if path.is_file()), None)
-
-
-def _find_usps(root: Path, split: Split) -> Arrays | None:
-    path = _find_file(root, "usps", _USPS_FILE[split])
-    return Arrays((path,), partial(_read_usps, path, split)) if path else None
-
-
-def _find_svhn(root: Path, split: Split) -> Arrays | None:
-    path = _find_file(root, "svhn", f"{split}_32x32.mat")
-    return Arrays((path,), partial(_read_svhn, path)) if path else None
+def _find_one(root: Path, domain: str, split: Split) -> Arrays | None:
+    name, read = (_USPS_FILE[split], _read_usps) if domain == "usps" else (f"{split}_32x32.mat", _read_svhn)
+    path = trees.first_file(root, (_FOLDERS[domain],), (name,))
+    return Arrays((path,), partial(read, path, split)) if path else None
 
 
 def _read_mnist(images: Path, labels: Path) -> ImageSet:
     x, y = _read_idx(images, ndim=3), _read_idx(labels, ndim=1)
-    return files.as_images(x, y, where=f"{images.absolute()} with {labels.name}", classes=CLASSES)
+    return npz.as_images(x, y, where=f"{images.absolute()} with {labels.name}", classes=CLASSES)
 
 
-def _read_idx(path: Path, *, ndim: int) -> NDArray[np.uint8]:
+def _read_idx(path: Path, *, ndim: int) -> Pixels:
     """Return the array of an idx file of unsigned bytes; torchvision reads no gzipped ones."""
     where, head = path.absolute(), 4 * (1 + ndim)
-    with files.reading(where), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+    with presence.reading(where), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         start = file.read(head)
         if len(start) < head or start[:4] != bytes((0, 0, 8, ndim)):
             raise DataError(f"{shown(where)}: not an idx file; allowed is one of unsigned bytes in {ndim} dimension(s)")
         shape = tuple(int(n) for n in np.frombuffer(start, ">u4", ndim, offset=4))
-        files.check_room(where, math.prod(shape))
+        presence.check_room(where, math.prod(shape))
         raw = file.read(math.prod(shape) + 1)  # one more than there should be
     if len(raw) != math.prod(shape):
         raise DataError(
@@ -191,20 +154,16 @@ def _read_idx(path: Path, *, ndim: int) -> NDArray[np.uint8]:
 def _read_usps(path: Path, split: Split) -> ImageSet:
     import torchvision  # type: ignore[import-untyped]  # slow to import, and USPS alone needs it
 
-    with files.reading(path.absolute()):
-        files.check_room(path.absolute(), _USPS_SPREAD * _unpacked(path))
+    with presence.reading(path.absolute()):
+        with bz2.open(path) as file:
+            size = sum(map(len, iter(lambda: file.read(_CHUNK), b"")))
+        presence.check_room(path.absolute(), _USPS_SPREAD * size)
         usps = torchvision.datasets.USPS(path.parent, train=split == "train")
         y = np.array(usps.targets, np.int64)  # torchvision has already taken 1 off the file's 1 to 10
-    return files.as_images(usps.data, y, where=str(path.absolute()), classes=CLASSES)
+    return npz.as_images(usps.data, y, where=str(path.absolute()), classes=CLASSES)
 
 
-def _unpacked(path: Path) -> int:
-    """Return how many bytes a bz2 file holds."""
-    with bz2.open(path) as file:
-        return sum(map(len, iter(lambda: file.read(_CHUNK), b"")))
-
-
-def _read_svhn(path: Path) -> ImageSet:
+def _read_svhn(path: Path, _: Split = "train") -> ImageSet:
     """Read a mat file directly: torchvision would refuse any file but the two published ones."""
     where = path.absolute()
     content = mat.read(where, ("X", "y"))
@@ -212,30 +171,23 @@ def _read_svhn(path: Path) -> ImageSet:
         raise DataError(f"{shown(where)}: it must hold the variables X of shape (32, 32, 3, N) and y of shape (N, 1)")
     x, y = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2)), content["y"].reshape(-1)
     y = np.where(y == 10, y.dtype.type(0), y)  # SVHN calls the digit 0 class 10
-    return files.as_images(x, y, where=str(where), classes=CLASSES)
+    return npz.as_images(x, y, where=str(where), classes=CLASSES)
 
 
 def _download(domain: str, split: Split, root: Path) -> None:
     """Let torchvision fetch one domain and split into ``root``."""
     import torchvision  # slow to import, and few runs download
 
-    train = split == "train"
+    if domain not in _TORCHVISION:
+        raise DataError(
+            f"{domain} cannot be downloaded; put it in {shown(root.absolute())} as {_layouts(domain, split)}"
+        )
+    which: Any = {"split": split} if domain == "svhn" else {"train": split == "train"}
     try:
-        if domain == "mnist":
-            torchvision.datasets.MNIST(root, train=train, download=True)
-        elif domain == "usps":
-            torchvision.datasets.USPS(root, train=train, download=True)
-        elif domain == "svhn":
-            torchvision.datasets.SVHN(root, split=split, download=True)
-        else:
-            raise DataError(
-                f"{domain} cannot be downloaded; put it in {shown(root.absolute())} as {_layouts(domain, split)}"
-            )
-    except DataError:
-        raise
+        getattr(torchvision.datasets, domain.upper())(root, download=True, **which)
     except Exception as cause:  # network, disk, check sums and parsers: all end the same way
         raise DataError(
-            f"download of {domain} {split} to {shown(root.absolute())} failed ({files.brief(cause)})"
+            f"download of {domain} {split} to {shown(root.absolute())} failed ({presence.brief(cause)})"
         ) from cause
 
 
@@ -248,18 +200,6 @@ def _layouts(domain: str, split: Split) -> str:
         "svhn": f"[svhn/]{split}_32x32.mat",
     }.get(domain, f"({own})/({'|'.join(_SPLIT_FOLDERS[split])})/<class>/")
     return f"{domain}_{split}.npz, {domain}/{split}/<class>/ or {native}"
-
-
-def _missing(domain: str, split: Split, root: Path) -> DataError:
-    there = []
-    for known in DOMAINS:
-        splits = [each for each in SPLITS if _find(root, known, each)]
-        if splits:
-            there.append(f"{known} ({', '.join(splits)})")
-    return DataError(
-        f"{domain} {split} not found in {shown(root.absolute())}; looked for {_layouts(domain, split)}\n"
-        f"Domains of digits there: {', '.join(there) or 'none'}"
-    )
 
 
 DATASET = Dataset("digits", TITLE, DOMAINS, CLASSES, 32, find, COUNTS)

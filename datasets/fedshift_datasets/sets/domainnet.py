@@ -33,7 +33,7 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import Dataset, Source, Split
-from fedshift_datasets.io import files, trees
+from fedshift_datasets.io import presence, trees
 from fedshift_datasets.listing import Files, Listing
 
 NAME, NAME10 = "domainnet", "domainnet10"
@@ -82,16 +82,10 @@ CLASSES10 = (
     "wine_glass",
     "zebra",
 )
-#: Published number of images by domain and split.
-SPLIT_COUNTS: dict[str, dict[Split, int]] = {
-    "clipart": {"train": 33525, "test": 14604},
-    "infograph": {"train": 36023, "test": 15582},
-    "painting": {"train": 50416, "test": 21850},
-    "quickdraw": {"train": 120750, "test": 51750},
-    "real": {"train": 120906, "test": 52041},
-    "sketch": {"train": 48212, "test": 20916},
-}
-COUNTS = {domain: sum(counts.values()) for domain, counts in SPLIT_COUNTS.items()}
+#: Published number of images by domain.
+COUNTS = {
+    "clipart": 48129, "infograph": 51605, "painting": 72266, "quickdraw": 172500, "real": 172947, "sketch": 69128,
+}  # fmt: skip
 #: Of the ten classes only quickdraw's number is known without the lists: it has 500 images of every class.
 COUNTS10 = {"quickdraw": 5000}
 
@@ -120,8 +114,7 @@ def find10(domain: str, split: Split, source: Source) -> Listing:
         DataError: As in :func:`find`, or if one of the ten classes has no image in the list.
     """
     listing = _find(NAME10, CLASSES10, domain, split, source)
-    empty = [name for name, count in trees.class_counts(listing.labels, CLASSES10).items() if count == 0]
-    if empty:
+    if empty := trees.lacking(listing.labels, CLASSES10):
         raise DataError(
             f"{domain} {split} of {NAME10} has {plural(10 - len(empty), 'class', 'classes')}, not 10; none of "
             f"{', '.join(empty)}"
@@ -136,7 +129,8 @@ def _find(dataset: str, classes: tuple[str, ...], domain: str, split: Split, sou
     layouts = _LAYOUTS.replace("{split}", split)
     path = trees.locate(dataset, domain, source, domains=DOMAINS, finder=list_of, layouts=layouts)
     assert source.data_dir is not None  # locate has seen to it
-    folder = _image_folder(source.data_dir.absolute(), domain)
+    bases = trees.places(source.data_dir.absolute(), _TOPS)
+    folder = next((base / domain for base in bases if (base / domain).is_dir()), None)
     if folder is None:
         raise DataError(f"{shown(path)} is there, but not the images {domain}/<class>/ that it names")
     label_of = {name: label for label, name in enumerate(classes)}
@@ -148,18 +142,13 @@ def _find(dataset: str, classes: tuple[str, ...], domain: str, split: Split, sou
     return Listing(items, np.array([label_of[name] for name, _ in wanted], np.int64))
 
 
-def _image_folder(root: Path, domain: str) -> Path | None:
-    candidates = (base / domain for base in trees.places(root, _TOPS))
-    return next((path for path in candidates if path.is_dir()), None)
-
-
 def _entries(path: Path, domain: str) -> Iterator[tuple[str, str]]:
     """Yield class and file name of every line of a list.
 
     Raises:
         DataError: If a line is no such line, or names and numbers of the classes are not one to one.
     """
-    with files.reading(path):
+    with presence.reading(path):
         lines = path.read_text(encoding="utf-8").splitlines()
     names: dict[str, str] = {}  # by number
     numbers: dict[str, str] = {}  # by name
@@ -187,7 +176,7 @@ def _entries(path: Path, domain: str) -> Iterator[tuple[str, str]]:
 def _check_there(path: Path, folder: Path, wanted: list[tuple[str, str]]) -> None:
     """Raise a :class:`DataError` unless all files are there; one look per class folder, not one per file."""
     there: dict[str, set[str]] = {}
-    with files.reading(folder):
+    with presence.reading(folder):
         for name in {name for name, _ in wanted}:
             sub = folder / name
             there[name] = set(os.listdir(sub)) if sub.is_dir() else set()  # noqa: PTH208 - names are all it takes

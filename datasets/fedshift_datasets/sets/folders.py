@@ -15,6 +15,7 @@ level `<site>/` may be left out, and so may the table's column domain.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from fedshift_core import said_once, same_names
@@ -23,21 +24,9 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
 from fedshift_core.plural import plural
 from fedshift_datasets.base import SPLITS, Dataset, Names, Source, Split
-from fedshift_datasets.io import (
-    files,
-    kept_sites,
-    layout,
-    masks,
-    npz,
-    pictures,
-    pool,
-    same_file,
-    sites,
-    split_names,
-    table,
-    trees,
-)
-from fedshift_datasets.io.sites import LAYOUTS, Site
+from fedshift_datasets.io import layout, looks, masks, npz, pictures, pool, presence, sites, table, trees
+from fedshift_datasets.io.layout import LAYOUTS
+from fedshift_datasets.io.site import Site, answer
 from fedshift_datasets.listing import IGNORED, ImageFiles, file_of
 
 NAME = "folders"
@@ -112,7 +101,7 @@ def names(source: Source, domains: tuple[str, ...] = ()) -> Names:
         DataError: If there are none, or a name cannot be one.
     """
     root, given = sites.data_dir(source), source.masks or source.classes
-    with files.reading(root):
+    with presence.reading(root):
         rows = sites.table_rows(source)
         if rows is not None:
             there = tuple(same_names.spellings(sorted({row.domain for row in rows})).values())
@@ -121,7 +110,7 @@ def names(source: Source, domains: tuple[str, ...] = ()) -> Names:
                 raise sites.absent(missing[0], source, own=False)
             kinds = [] if given else _labels(rows, known, sites.table_path(source))
         else:
-            known = domains or _sites(root)
+            known = domains or sites.names_in(root)
             for name in known if domains else ():
                 if not sites.check_site(layout.named(root, name)) and not layout.archives(root, name):
                     raise sites.absent(name, source, own=False)
@@ -175,31 +164,16 @@ def _labels(rows: Sequence[table.Row], domains: tuple[str, ...], path: Path) -> 
     return [row.label for row in mine]
 
 
-def _sites(root: Path) -> tuple[str, ...]:
-    """Return the names of all sites.
-
-    Raises:
-        DataError: If two folders, or npz files, are spellings of one name.
-    """
-    there = sites.names_in(root)
-    if both := same_names.twice(there):
-        first, second = map(as_found, both)
-        raise DataError(f"{shown(root)}: {first} and {second} are one site in two spellings; join them, or rename one")
-    return tuple(map(same_names.cleaned, there))
-
-
 def _kinds(root: Path, domain: str, domains: tuple[str, ...]) -> list[str]:
     """Return the names of a site's classes.
 
     Raises:
         DataError: If its labels are integers alone, whose order nobody stated.
     """
-    archives = tuple(layout.archives(root, domain).items())
-    if not archives:
-        return sites.class_names(root, domain)
-    kinds: list[str] = []
-    for _, path in archives:
-        _, own = npz.labels(path)
+    archives = layout.archives(root, domain)
+    kinds = [] if archives else sites.class_names(root, domain)
+    for path in archives.values():
+        own = npz.load(path, ("y",)).get(npz.KEY)
         if own is None:
             raise npz.nobody_stated(path, _folder_names(root, domains))
         kinds += npz.names(own, str(path))
@@ -219,7 +193,7 @@ def _check_kinds(root: Path, by_site: Mapping[str, Sequence[str]]) -> None:
             "state task=segmentation, or dataset.classes=[...] if classes are called so",
         )
     for site, kinds in (*by_site.items(), ("", together)):
-        splits = {split_names.split_of(kind) for kind in kinds}
+        splits = {layout.split_of(kind) for kind in kinds}
         if len(splits) > 1 and None not in splits:
             where = f"{shown(root)}: {shown(site)}" if site else shown(root)
             raise DataError(
@@ -245,8 +219,7 @@ def has_masks(source: Source) -> bool:
     root = sites.data_dir(source)
     if sites.table_path(source).is_file():
         return "mask" in table.columns_of(sites.table_path(source))
-    places = layout.folders_in(root)
-    return any(map(masks.are_in, [*places, *(path for place in places for path in layout.folders_in(place))]))
+    return any(map(masks.are_in, layout.below(root)))
 
 
 def survey(
@@ -269,16 +242,19 @@ def survey(
     for site in there:
         sites.check_splits(site, reads(site.domain), source)
     root = sites.data_dir(source)
-    archives = tuple(str(path) for site in there for _, path in site.archives)
-    same_file.refuse([*(site.pictures.names for site in there), archives], f"{shown(root)}: ")
-    for path in (path for site in there for _, path in site.archives):
+    archives = [path for site in there for _, path in site.archives]
+    looks.refuse([*(site.pictures.names for site in there), tuple(map(str, archives))], f"{shown(root)}: ")
+    for path in archives:
         trees.npz_arrays(path, whole.classes, stated=stated, masks=source.masks)
-    used = {layout.named(root, domain) for domain in known.domains} | {
-        path for site in there for path in (*(path for _, path in site.archives), *map(root.joinpath, site.patients_by))
-    }
-    others = [path for path in layout.visible(root) if path not in used and path != sites.table_path(source)]
-    taken = [path for path in others if path.is_dir() or pictures.not_taken([path.name]) or sites.is_image(path)]
-    return Survey(known.classes, tuple(there), tuple(taken))
+    used = {
+        sites.table_path(source), *archives, *(layout.named(root, domain) for domain in known.domains),
+        *(root / name for site in there for name in site.patients_by),
+    }  # fmt: skip
+    others = tuple(
+        path for path in layout.visible(root)
+        if path not in used and (path.is_dir() or pictures.is_image_name(path.name) or pictures.not_taken([path.name]))
+    )  # fmt: skip
+    return Survey(known.classes, tuple(there), others)
 
 
 def find(domain: str, split: Split, source: Source) -> ImageFiles:
@@ -307,27 +283,12 @@ def _there(domain: str, source: Source, *, own: bool) -> Site:
     # With a folder of its name, a site is the same for its own node, which else may have its images in data-dir itself.
     apart = own and not layout.named(root, domain).is_dir()
     same = replace(source, skip_broken=False, classes_stated=True)  # neither changes what there is
-
-    def look() -> Site | None:
-        site = sites.look(domain, source, own=own)
-        return site and replace(site, folders=tuple(_folders_of(site, domain, source)))
-
+    look = partial(sites.look, domain, source, own=own)
     decided = sites.table_path(source).exists()  # by the table, not by the folders
-    site = look() if decided else kept_sites.answer((domain, str(root), repr(same), apart), source.classes, look)
-    if site is None:
+    found = look() if decided else answer((domain, str(root), repr(same), apart), source.classes, look)
+    if found is None:
         raise sites.absent(domain, source, own=own)
-    return site
-
-
-def _folders_of(site: Site, domain: str, source: Source) -> list[Path]:
-    """Return the folders that decide what a site has; none for tables and npz files, whose content does."""
-    if site.layout in ("table", "npz"):
-        return []
-    root = sites.data_dir(source)
-    place = layout.named(root, domain)
-    top = place if place.is_dir() else root
-    inside = layout.folders_in(top)
-    return [root, top, *inside, *(sub for folder in inside for sub in layout.divided(folder)[0])]
+    return found
 
 
 def _find(domain: str, split: Split, source: Source, *, own: bool) -> ImageFiles | None:
@@ -341,7 +302,7 @@ def _find(domain: str, split: Split, source: Source, *, own: bool) -> ImageFiles
             return trees.npz_arrays(path, source.classes, stated=source.classes_stated, masks=source.masks)
     for note in (*site.patient_notes, *site.notes):
         said_once.warn(note)
-    pictures.warn_of_ignored(sites.data_dir(source) / domain, pictures.not_taken(path.name for path in site.not_taken))
+    pictures.warn_of_ignored(sites.data_dir(source) / domain, (path.name for path in site.not_taken))
     return site.listings[split]
 
 

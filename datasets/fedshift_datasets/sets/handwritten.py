@@ -2,6 +2,11 @@
 
 The 1,797 digits of 8 x 8 pixels that scikit-learn ships are dealt out to four domains, so that no
 digit is used twice; each domain then draws its own digits in its own style.
+
+`handwritten-masks` has the same pictures with masks. A mask covers what somebody would outline as digit: where the ink
+in sight is at least 0.4, the level at which `sketch` puts its outline. So a sketched digit is the region within its
+outline, not the pencil's line, and in `street` the edges of neighbouring digits are digit too. Blur and noise move no
+mask.
 """
 
 import gzip
@@ -10,26 +15,24 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
+from fedshift_datasets.arrays import Floats, Indices, Reals
 from fedshift_datasets.base import SPLITS, Dataset, ImageSet, Source, Split
 from fedshift_datasets.io.trees import find_plain
-from fedshift_datasets.listing import Arrays, ImageFiles
-from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, Drawn, Floats, upsample
-
-Indices = NDArray[np.int64]
+from fedshift_datasets.listing import Arrays, ImageFiles, main_class
+from fedshift_datasets.sets.handwritten_styles import RENDERERS, SIZE, SKETCH_LEVEL, upsample
 
 TITLE = "1,797 real handwritten digits in four styles (scan, texture, street, sketch), embedded"
 DOMAINS = tuple(RENDERERS)
-CLASSES = tuple("0123456789")
+CLASSES, OF_MASKS = tuple("0123456789"), ("background", "digit")
 TEST_SHARE = 0.2
 
 INK_MAX = 16.0
 
 
-def _table() -> NDArray[np.float64]:
+def _table() -> Reals:
     """Return scikit-learn's digits: a row of 64 pixels and the label for each, (1797, 65).
 
     Its file is read without importing it, which takes two seconds; where the file is elsewhere, scikit-learn reads it.
@@ -83,13 +86,14 @@ def _stream(seed: int, purpose: str, domain: str, split: Split) -> np.random.Gen
     return generator(seed, purpose, DOMAINS.index(domain), SPLITS.index(split))
 
 
-def drawn(domain: str, split: Split, seed: int) -> tuple[Drawn, Indices]:
-    """Draw one domain and split, in shuffled order; returns the digits as drawn, and their labels (N,).
+def draw(domain: str, split: Split, seed: int, *, masks: bool = False) -> ImageSet:
+    """Draw one domain and split, in shuffled order.
 
     Args:
         domain: One of ``DOMAINS``.
         split: Which part.
         seed: Decides the images.
+        masks: With masks, in place of the digits' labels.
 
     Raises:
         DataError: If there is no such domain.
@@ -98,24 +102,26 @@ def drawn(domain: str, split: Split, seed: int) -> tuple[Drawn, Indices]:
         raise DataError(f"handwritten has no domain {domain!r}, allowed are {', '.join(DOMAINS)}")
     ink, labels = _digits()
     index = source_indices(seed)[domain, split]
-    return RENDERERS[domain](upsample(ink[index]), _stream(seed, "handwritten-draw", domain, split)), labels[index]
+    digits = RENDERERS[domain](upsample(ink[index]), _stream(seed, "handwritten-draw", domain, split))
+    if not masks:
+        return ImageSet(digits.pixels, labels[index])
+    outlines = (digits.ink >= SKETCH_LEVEL).astype(np.uint8)
+    return ImageSet(digits.pixels, main_class(outlines, len(OF_MASKS)), masks=outlines)
 
 
-def draw(domain: str, split: Split, seed: int) -> ImageSet:
-    """Return the images and labels of :func:`drawn`."""
-    digits, labels = drawn(domain, split, seed)
-    return ImageSet(digits.pixels, labels)
-
-
-def find(domain: str, split: Split, source: Source) -> ImageFiles:
+def find(domain: str, split: Split, source: Source, *, masks: bool = False) -> ImageFiles:
     """Find one domain and split: what draws it from the seed, or the files in ``source.data_dir``.
 
     Raises:
         DataError: If there is no such domain, or the folder does not have it.
     """
     if source.data_dir is None:
-        return Arrays((), partial(draw, domain, split, source.seed))
-    return find_plain(source.data_dir, domain, split, CLASSES)
+        return Arrays((), partial(draw, domain, split, source.seed, masks=masks))
+    return find_plain(source.data_dir, domain, split, OF_MASKS if masks else CLASSES, masks=masks)
 
 
 DATASET = Dataset("handwritten", TITLE, DOMAINS, CLASSES, SIZE, find)
+MASKED = Dataset(
+    "handwritten-masks", "The pictures of handwritten, with masks of their digits, embedded", DOMAINS, OF_MASKS, SIZE,
+    partial(find, masks=True), masked=(True,),
+)  # fmt: skip

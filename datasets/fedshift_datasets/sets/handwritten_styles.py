@@ -4,10 +4,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-Pixels = NDArray[np.uint8]
+from fedshift_datasets.arrays import Floats, Pixels
 
 
 class Drawn(NamedTuple):

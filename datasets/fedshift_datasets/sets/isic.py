@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from fedshift_core.limits import as_found
 from fedshift_datasets.base import SPLITS, Dataset
 from fedshift_datasets.io import table
-from fedshift_datasets.io.described import TableTree
+from fedshift_datasets.io.trees import Tree
 
 NAME = "fed-isic2019"
 TITLE = "Fed-ISIC2019 of FLamby: skin lesions from six sources, 8 classes"
@@ -32,7 +32,7 @@ COUNTS = dict(zip(DOMAINS, (12413, 3954, 3363, 2259, 819, 439), strict=True))
 
 
 def _row(line: int, cells: Mapping[str, str]) -> table.Row:
-    centers, targets = [str(number) for number in range(len(DOMAINS))], [str(number) for number in range(len(CLASSES))]
+    centers, targets = (list(map(str, range(len(names)))) for names in (DOMAINS, CLASSES))
     center, target, fold = cells["center"], cells["target"], cells["fold"]
     split = next((split for split in SPLITS if fold == split), None)
     if center not in centers or target not in targets or split is None:
@@ -43,11 +43,11 @@ def _row(line: int, cells: Mapping[str, str]) -> table.Row:
     return table.Row(line, f"{cells['image']}.jpg", CLASSES[int(target)], DOMAINS[int(center)], split)
 
 
-TREE = TableTree(
-    name=NAME,
-    domains=DOMAINS,
-    classes=CLASSES,
-    layouts="train_test_split or train_test_split.csv",
+TREE = Tree(
+    NAME,
+    DOMAINS,
+    CLASSES,
+    "train_test_split or train_test_split.csv",
     tables=("train_test_split", "train_test_split.csv"),
     columns=("image", "target", "center", "fold"),
     row=_row,

@@ -24,59 +24,36 @@ FedBN's own split of the same images (test 225, 192, 59, 32) comes as pickles, w
 """  # noqa: E501
 
 from fedshift_datasets.base import Dataset
-from fedshift_datasets.io import trees
-from fedshift_datasets.io.described import FolderTree
+from fedshift_datasets.io.trees import Tree
 
 NAME = "office-caltech10"
 TITLE = "Office-Caltech-10: objects in Caltech-256, Amazon, webcam and DSLR pictures, 10 classes"
 DOMAINS = ("caltech", "amazon", "webcam", "dslr")
-CLASSES = (
-    "back_pack",
-    "bike",
-    "calculator",
-    "headphones",
-    "keyboard",
-    "laptop_computer",
-    "monitor",
-    "mouse",
-    "mug",
-    "projector",
-)
-#: Published number of images by domain and class.
+#: Classes, each with further names of its folder.
+_NAMES = """
+    back_pack backpack 003.backpack
+    bike touring-bike 224.touring-bike
+    calculator 027.calculator
+    headphones headphone head-phones 101.head-phones
+    keyboard computer-keyboard 045.computer-keyboard
+    laptop_computer laptop laptop-101 127.laptop-101
+    monitor computer-monitor 046.computer-monitor
+    mouse computer-mouse 047.computer-mouse
+    mug coffee-mug 041.coffee-mug
+    projector video-projector 238.video-projector
+"""
+ALIASES = {name: names[0] for line in _NAMES.strip().splitlines() for names in [line.split()] for name in names}
+CLASSES = tuple(dict.fromkeys(ALIASES.values()))
+#: Published number of images by domain, of each class.
 CLASS_COUNTS = {
-    "caltech": dict(zip(CLASSES, (151, 110, 100, 138, 85, 128, 133, 94, 87, 97), strict=True)),
-    "amazon": dict(zip(CLASSES, (92, 82, 94, 99, 100, 100, 99, 100, 94, 98), strict=True)),
-    "webcam": dict(zip(CLASSES, (29, 21, 31, 27, 27, 30, 43, 30, 27, 30), strict=True)),
-    "dslr": dict(zip(CLASSES, (12, 21, 12, 13, 10, 24, 22, 12, 8, 23), strict=True)),
+    "caltech": (151, 110, 100, 138, 85, 128, 133, 94, 87, 97),
+    "amazon": (92, 82, 94, 99, 100, 100, 99, 100, 94, 98),
+    "webcam": (29, 21, 31, 27, 27, 30, 43, 30, 27, 30),
+    "dslr": (12, 21, 12, 13, 10, 24, 22, 12, 8, 23),
 }
-COUNTS = {domain: sum(counts.values()) for domain, counts in CLASS_COUNTS.items()}
+COUNTS = {domain: sum(counts) for domain, counts in CLASS_COUNTS.items()}
 #: Names of a folder between data-dir and the domains.
 TOPS = ("office_caltech_10", "office-caltech10", "office_caltech10", "office_caltech", "office-caltech", "office31")
-
-#: Further names of class folders.
-ALIASES = {
-    "backpack": "back_pack",
-    "003.backpack": "back_pack",
-    "touring-bike": "bike",
-    "224.touring-bike": "bike",
-    "027.calculator": "calculator",
-    "headphone": "headphones",
-    "head-phones": "headphones",
-    "101.head-phones": "headphones",
-    "computer-keyboard": "keyboard",
-    "045.computer-keyboard": "keyboard",
-    "laptop": "laptop_computer",
-    "laptop-101": "laptop_computer",
-    "127.laptop-101": "laptop_computer",
-    "computer-monitor": "monitor",
-    "046.computer-monitor": "monitor",
-    "computer-mouse": "mouse",
-    "047.computer-mouse": "mouse",
-    "coffee-mug": "mug",
-    "041.coffee-mug": "mug",
-    "video-projector": "projector",
-    "238.video-projector": "projector",
-}
 _OTHERS = """
     bike_helmet bookcase bottle desk_chair desk_lamp desktop_computer file_cabinet letter_tray mobile_phone
     paper_notebook pen phone printer punchers ring_binder ruler scissors speaker stapler tape_dispenser trash_can
@@ -84,15 +61,14 @@ _OTHERS = """
 #: Classes that Office-31 alone has.
 OTHERS = frozenset(_OTHERS.split())
 
-TREE = FolderTree(
-    name=NAME,
-    domains=DOMAINS,
-    classes=CLASSES,
-    layouts=f"[{TOPS[0]}/]<domain>/[images/]<class>/",
+TREE = Tree(
+    NAME,
+    DOMAINS,
+    CLASSES,
+    f"[{TOPS[0]}/]<domain>/[images/]<class>/",
     levels=(TOPS,),
     inner=("images",),
     aliases=ALIASES,
     others=OTHERS,
-    divide=trees.split_by_tens,
 )
 DATASET = Dataset(NAME, TITLE, DOMAINS, CLASSES, 32, TREE.find, COUNTS)

@@ -18,29 +18,27 @@ Layouts, the first that is there; `PACS/` and `kfold/` may be left out, letter c
 """  # noqa: E501
 
 from fedshift_datasets.base import Dataset
-from fedshift_datasets.io import trees
-from fedshift_datasets.io.described import FolderTree
+from fedshift_datasets.io.trees import Tree
 
 NAME = "pacs"
 TITLE = "PACS: photos, art paintings, cartoons and sketches, 7 classes"
 DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
 CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
-#: Published number of images by domain and class.
+#: Published number of images by domain, of each class.
 CLASS_COUNTS = {
-    "photo": dict(zip(CLASSES, (189, 202, 182, 186, 199, 280, 432), strict=True)),
-    "art_painting": dict(zip(CLASSES, (379, 255, 285, 184, 201, 295, 449), strict=True)),
-    "cartoon": dict(zip(CLASSES, (389, 457, 346, 135, 324, 288, 405), strict=True)),
-    "sketch": dict(zip(CLASSES, (772, 740, 753, 608, 816, 80, 160), strict=True)),
+    "photo": (189, 202, 182, 186, 199, 280, 432),
+    "art_painting": (379, 255, 285, 184, 201, 295, 449),
+    "cartoon": (389, 457, 346, 135, 324, 288, 405),
+    "sketch": (772, 740, 753, 608, 816, 80, 160),
 }
-COUNTS = {domain: sum(counts.values()) for domain, counts in CLASS_COUNTS.items()}
+COUNTS = {domain: sum(counts) for domain, counts in CLASS_COUNTS.items()}
 
-TREE = FolderTree(
-    name=NAME,
-    domains=DOMAINS,
-    classes=CLASSES,
-    layouts="[PACS/][kfold/]<domain>/<class>/ or [PACS/][kfold/]<domain>.tar",
+TREE = Tree(
+    NAME,
+    DOMAINS,
+    CLASSES,
+    "[PACS/][kfold/]<domain>/<class>/ or [PACS/][kfold/]<domain>.tar",
     levels=(("pacs",), ("kfold",)),
     archives=(".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"),  # the compressed ones to say that they are
-    divide=trees.split_by_tens,
 )
 DATASET = Dataset(NAME, TITLE, DOMAINS, CLASSES, 128, TREE.find, COUNTS)

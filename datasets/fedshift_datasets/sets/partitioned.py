@@ -23,7 +23,7 @@ from typing import Any
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import as_found, plain
 from fedshift_core.spelling import meant
-from fedshift_datasets.io import fetched, rows
+from fedshift_datasets.io import fetched
 from fedshift_datasets.sets import folders
 
 NAME = "flwr-datasets"
@@ -68,16 +68,17 @@ def _write(hub: str, stated: Mapping[str, Any], columns: Mapping[str, str], to: 
 
         partitioner = _partitioner(stated)
         whole = FederatedDataset(dataset=hub, partitioners={SPLIT: partitioner})
-        sites = [whole.load_partition(number, SPLIT) for number in range(_first(whole, partitioner))]
+        whole.load_partition(0, SPLIT)  # some partitioners know the number of partitions when they have seen the images
+        sites = [whole.load_partition(number, SPLIT) for number in range(int(partitioner.num_partitions))]
         image, label = _columns(sites[0].features, columns)
         natural = getattr(partitioner, "partition_id_to_natural_id", None) or {}
         names = _names(sites[0].features, stated.get("partition_by")) if natural else ()
         classes = _names(sites[0].features, label)
         for number, site in enumerate(sites):
-            name = rows.name(natural.get(number, number), names, "partition-", folders.check_domain)
+            name = fetched.name_of(natural.get(number, number), names, "partition-", folders.check_domain)
             for row, (picture, kind) in enumerate(_rows(site, image, label)):
-                place = to / name / rows.name(kind, classes, label, folders.check_class)
-                rows.write(picture, place, f"{row:06d}", f"{hub}, partition {number}, row {row}")
+                place = to / name / fetched.name_of(kind, classes, label, folders.check_class)
+                fetched.write(picture, place, f"{row:06d}", f"{hub}, partition {number}, row {row}")
 
 
 @contextlib.contextmanager
@@ -124,12 +125,6 @@ def _partitioner(stated: Mapping[str, Any]) -> Any:
         return known[name](**{key: value for key, value in stated.items() if key != "name"})
     except (TypeError, ValueError) as error:
         raise ConfigError(f"dataset.partitioner: {name}: {plain(str(error))}") from None
-
-
-def _first(whole: Any, partitioner: Any) -> int:
-    """Return the number of partitions, which some partitioners know when they have seen the images."""
-    whole.load_partition(0, SPLIT)
-    return int(partitioner.num_partitions)
 
 
 def _columns(features: Mapping[str, Any], stated: Mapping[str, str]) -> tuple[str, str]:

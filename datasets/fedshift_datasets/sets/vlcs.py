@@ -25,21 +25,14 @@ by class and file name, so that every class is in both parts.
 import numpy as np
 
 from fedshift_datasets.base import Dataset, Split
-from fedshift_datasets.io.described import FolderTree
+from fedshift_datasets.io.trees import Tree
 from fedshift_datasets.listing import Listing
 
 NAME = "vlcs"
 TITLE = "VLCS: photographs of Caltech-101, LabelMe, PASCAL VOC and SUN09, 5 classes"
 DOMAINS = ("caltech", "labelme", "pascal", "sun")
 CLASSES = ("bird", "car", "chair", "dog", "person")
-#: Published number of images by domain and class.
-CLASS_COUNTS = {
-    "caltech": dict(zip(CLASSES, (237, 123, 118, 67, 870), strict=True)),
-    "labelme": dict(zip(CLASSES, (80, 1209, 89, 43, 1235), strict=True)),
-    "pascal": dict(zip(CLASSES, (330, 699, 428, 420, 1499), strict=True)),
-    "sun": dict(zip(CLASSES, (21, 933, 1036, 31, 1261), strict=True)),
-}
-COUNTS = {domain: sum(counts.values()) for domain, counts in CLASS_COUNTS.items()}
+COUNTS = {"caltech": 1415, "labelme": 2656, "pascal": 3376, "sun": 3282}  # published
 
 
 def split_70_30(whole: Listing, split: Split) -> Listing:
@@ -53,11 +46,11 @@ def split_70_30(whole: Listing, split: Split) -> Listing:
     return whole.select(np.flatnonzero(test if split == "test" else ~test))
 
 
-TREE = FolderTree(
-    name=NAME,
-    domains=DOMAINS,
-    classes=CLASSES,
-    layouts="[VLCS/]<domain>/<class>/ or [VLCS/]<domain>/{train,crossval,test,full}/<class>/",
+TREE = Tree(
+    NAME,
+    DOMAINS,
+    CLASSES,
+    "[VLCS/]<domain>/<class>/ or [VLCS/]<domain>/{train,crossval,test,full}/<class>/",
     levels=(("vlcs",),),
     folders={"caltech": ("caltech", "caltech101"), "pascal": ("pascal", "voc2007"), "sun": ("sun", "sun09")},
     aliases={str(label): name for label, name in enumerate(CLASSES)},

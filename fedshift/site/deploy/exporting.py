@@ -26,7 +26,7 @@ from fedshift_core.paths import user_path
 from fedshift_core.seeding import generator
 from fedshift_datasets import catalog
 from fedshift_datasets.base import ImageSet, Split
-from fedshift_datasets.io import files
+from fedshift_datasets.io import npz
 from fedshift_datasets.partition import shares
 
 _QUOTES = "'\"\\"
@@ -107,9 +107,9 @@ def export(config: RunConfig, requested_nodes: int | None, output: Path) -> list
         for folder, where in zip(folders, places, strict=True):
             inside = part / folder.path.name
             for (domain, split), images in _unnamed(_images(config, divided, where, dealt)).items():
-                files.write_npz(inside / f"{domain}_{split}.npz", images, classes)
+                npz.write(inside / f"{domain}_{split}.npz", images, classes)
             if public is not None:
-                files.write_npz(inside / f"{catalog.PUBLIC}_train.npz", public.but(groups=None, spacing=None), classes)
+                npz.write(inside / f"{catalog.PUBLIC}_train.npz", public.but(groups=None, spacing=None), classes)
         part.rename(output)
     return folders
 

@@ -26,7 +26,7 @@ from fedshift_app.node.chained_log import LOG_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
-from fedshift_datasets.io import cache, files
+from fedshift_datasets.io import cache, npz
 
 #: A SuperNode in the role of Flower's: with a child of its own, and deaf to SIGTERM where it is told so.
 STAND_IN = """
@@ -98,7 +98,7 @@ def images(folder: Path, domain: str) -> None:
     config = resolve({"dataset": "handwritten", "set": "dataset.domains=[scan,sketch]"})
     for split, number in (("train", 40), ("test", 20)):
         file = folder / f"{domain}_{split}.npz"
-        files.write_npz(file, image_set(number, 16, 10, len(file.name)), config.dataset.known().classes)
+        npz.write(file, image_set(number, 16, 10, len(file.name)), config.dataset.known().classes)
     given = {"domain": domain, "data-dir": str(folder), "partition-id": 0 if domain == "scan" else 1}
     nodes.note_start(given)
     node_data.own_images(config, setup.place(config, make_context(0, given, {}), setup.DEPLOYMENT))

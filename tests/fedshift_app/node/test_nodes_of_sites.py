@@ -124,7 +124,7 @@ def test_an_image_of_two_sites_is_refused(images: Path, tmp_path: Path) -> None:
 def test_what_is_forgotten_is_of_all_its_sites(images: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     about = [{"domain": domain, "origin": str(images / domain)} for domain in SITES]
     entries = [SimpleNamespace(kind="images", about=each) for each in about]
-    monkeypatch.setattr(stop.inventory, "entries", lambda: entries)
+    monkeypatch.setattr(stop.cache_command, "entries", lambda: entries)
     node = SiteNode(tmp_path, {"domain": "north, West", "data-dir": str(images)})
     assert stop._cached(node) == [entries[0], entries[2]]
 

@@ -25,7 +25,7 @@ from fedshift_core.errors import ConfigError, DataError, FederationError
 from fedshift_core.wire.messages import NodeIntroduction
 from fedshift_datasets import catalog
 from fedshift_datasets.base import ImageSet, Source
-from fedshift_datasets.io import files
+from fedshift_datasets.io import npz
 from fedshift_strategies.federation.roster import Node, Roster
 
 
@@ -95,7 +95,7 @@ def test_a_real_nodes_copy_is_what_simulated_nodes_have(tmp_path: Path) -> None:
         assert np.array_equal(result.images.x, wanted.images.x) and np.array_equal(result.images.y, wanted.images.y)
         assert result.sha256 == wanted.sha256
     file = folders[0].path / "public_train.npz"
-    files.write_npz(file, files.read_npz(file, classes=cfg.dataset.known().classes).select(np.arange(1, 9)))
+    npz.write(file, npz.read(file, classes=cfg.dataset.known().classes).select(np.arange(1, 9)))
     node_data.forget()
     assert public_set(cfg, real(cfg, "scan", folders[0].path)).sha256 != wanted.sha256
     with refused(DataError, "public_train.npz", "public/train/<class>/"):
@@ -159,7 +159,7 @@ def test_a_users_own_public_site_is_no_domain_of_the_run(tmp_path: Path) -> None
     for site in ("north", "south", "shared"):
         images = ImageSet(np.full((6, 32, 32, 3), len(site), np.uint8), np.arange(6) % 2)
         for split in ("train", "test"):
-            files.write_npz(tmp_path / f"{site}_{split}.npz", images)
+            npz.write(tmp_path / f"{site}_{split}.npz", images)
     keys = "dataset.public=shared dataset.classes=[a,b] dataset.size=32"
     cfg = config(keys, dataset="folders", **{"data-dir": str(tmp_path)})
     assert cfg.dataset.domains == ("north", "south")

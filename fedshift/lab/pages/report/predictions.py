@@ -33,7 +33,7 @@ from fedshift_core.errors import DataError, FedShiftError
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import DOMAINS, DRAWN, SERVER_ROUND
 from fedshift_datasets.base import ImageSet
-from fedshift_datasets.io.files import check_data_dir
+from fedshift_datasets.io.layout import check_data_dir
 from fedshift_datasets.listing import joined
 from fedshift_strategies.federation.context import Ask
 from fedshift_strategies.federation.roster import Node

@@ -16,8 +16,8 @@ from own_sites import make
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.data import cache_command, inventory
-from fedshift.data.inventory import Entry
+from fedshift.data import cache_command
+from fedshift.data.cache_command import Entry
 from fedshift_core.errors import ConfigError
 from fedshift_datasets import catalog
 from fedshift_datasets.base import Form, Source
@@ -53,7 +53,7 @@ def filled(sites: Path, tmp_path: Path) -> list[Entry]:
         catalog.load.__wrapped__("folders", "south", "train", source, 16, form)
     _store(KIND, 5)
     _store(Kind(KIND.name, ABOUT | {"view": 2}, (3,), "float32"), 7)
-    return inventory.entries()
+    return cache_command.entries()
 
 
 def _store(kind: Kind, number: int) -> FeatureStore:
@@ -124,9 +124,9 @@ def test_delete_by_kind_pattern_and_age(filled: list[Entry], arguments: tuple[st
     os.utime(kept.lock_of(filled[3].path), (old, old))
     code, out, _ = _run("delete", filled[0].name, "--yes")
     assert (code, out.splitlines()[-1]) == (0, f"freed {cache_command.size_of(filled[0].bytes)}")
-    assert [entry.name for entry in inventory.entries()] == [entry.name for entry in filled[1:]]
+    assert [entry.name for entry in cache_command.entries()] == [entry.name for entry in filled[1:]]
     assert _run("delete", *arguments, "--yes")[0] == 0
-    entries = inventory.entries()
+    entries = cache_command.entries()
     assert {entry.kind for entry in entries} == left and filled[3].name not in {entry.name for entry in entries}
 
 
@@ -138,7 +138,7 @@ def test_what_a_process_writes_stays(filled: list[Entry]) -> None:
         code, _, err = _run("delete", "--all", "--yes")
     assert code == 1
     assert err.splitlines() == [f"left {entry.name}: a process is writing it" for entry in (images, store)]
-    assert [entry.name for entry in inventory.entries()] == [images.name, store.name]
+    assert [entry.name for entry in cache_command.entries()] == [images.name, store.name]
 
 
 def test_links_are_not_followed(filled: list[Entry], tmp_path: Path, folder: Path) -> None:
@@ -148,14 +148,14 @@ def test_links_are_not_followed(filled: list[Entry], tmp_path: Path, folder: Pat
         shutil.move(moved, outside)
         moved.symlink_to(outside / moved.name)
     held = sorted(outside.rglob("*"))
-    assert {entry.name for entry in inventory.entries()} == {filled[1].name, filled[3].name}
+    assert {entry.name for entry in cache_command.entries()} == {filled[1].name, filled[3].name}
     assert f"{filled[0].name!r} is a link" in _run("delete", filled[0].name, "--yes")[2]
     assert _run("delete", "--all", "--yes")[0] == 0
     assert sorted(outside.rglob("*")) == held
     shutil.move(feature_store.root(), tmp_path / "moved")
     (folder / "features").symlink_to(tmp_path / "moved")
     _store(KIND, 5)
-    assert inventory.entries() == []
+    assert cache_command.entries() == []
     assert _run("delete", "--all", "--yes")[1] == "nothing to delete\n"
 
 
@@ -177,7 +177,7 @@ def test_unknown_names_and_contradictions_are_one_line(filled: list[Entry]) -> N
     ):  # fmt: skip
         error = _run(*arguments)[2]
         assert named in error and "\n" not in error
-    assert len(inventory.entries()) == 4
+    assert len(cache_command.entries()) == 4
 
 
 @pytest.mark.parametrize(("answer", "left"), [(b"n\n", 4), (b"y\n", 3)])
@@ -192,4 +192,4 @@ def test_it_asks_first(
         cache_command.delete([filled[0].name], unused=None, **unasked)
     os.close(ours)
     assert f"Delete these 1 ({cache_command.size_of(filled[0].bytes)})?" in capsys.readouterr().out
-    assert len(inventory.entries()) == left
+    assert len(cache_command.entries()) == left
