@@ -22,11 +22,16 @@ from matplotlib.figure import Figure
 from fedshift.run.html.drawing import domain_colour, style
 
 RESULTS = answer.ROOT / "docs" / "results"
-IN_DOMAIN = ("pacs-pretrained", "pacs-pretrained-today", "pacs-pretrained-closed", "pacs-lite1", "pacs-lite2")
-HELD_OUT = (
-    "pacs-pretrained-out", "pacs-pretrained-out-today", "pacs-pretrained-out-own", "pacs-pretrained-out-closed",
-    "pacs-lite1-out", "pacs-lite2-out", "pacs-pretrained-out-t3a", "pacs-lite1-out-t3a", "pacs-lite2-out-t3a",
-)  # fmt: skip
+IN_DOMAIN = """
+    pacs-pretrained pacs-pretrained-today pacs-pretrained-closed pacs-pretrained-20-t3a pacs-pretrained-closed-t3a
+    pacs-lite1 pacs-lite1-20 pacs-lite1-20-t3a pacs-lite1-t3a pacs-lite2 pacs-lite2-20 pacs-lite2-20-t3a pacs-lite2-t3a
+""".split()
+HELD_OUT = """
+    pacs-pretrained-out pacs-pretrained-out-today pacs-pretrained-out-own pacs-pretrained-out-closed
+    pacs-pretrained-out-20-t3a pacs-pretrained-out-t3a
+    pacs-lite1-out pacs-lite1-out-20 pacs-lite1-out-20-t3a pacs-lite1-out-t3a
+    pacs-lite2-out pacs-lite2-out-20 pacs-lite2-out-20-t3a pacs-lite2-out-t3a
+""".split()
 COSTS = RESULTS / "costs-pacs-pretrained.json"
 #: Methods in the order of the key, and networks with their markers.
 METHODS = ("fedavg", "scaffold", "ggeur", "i2pfl", "local", "fed3r", "fedcgs")
@@ -70,8 +75,7 @@ def points(folders: Iterable[str], paid: Mapping[str, answer.Cost]) -> Points:
     for file in sorted(path for folder in folders for path in (RESULTS / folder).glob("*.json")):
         run = json.loads(file.read_text(encoding="utf-8"))
         resolved = run["config"]["resolved"]
-        adapted = resolved["adapt"]["name"] == "t3a" and resolved["adapt"].get("order") == "shuffled"
-        method = "fedavg" if run["method"] == "t3a" else run["method"]
+        method, adapted = run["method"], resolved["adapt"]["name"] == "t3a"
         if method not in METHODS or adapted < (resolved["adapt"]["name"] != "none"):
             continue
         _add(found[method, resolved["model"]["name"][-5:], adapted], run, paid[method].seconds)

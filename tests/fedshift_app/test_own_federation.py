@@ -16,7 +16,7 @@ from fedshift_datasets.io import cache
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 #: What keeps a run small: the two-layer network, at its size.
-SMALL = ["model.name=cnn", "dataset.size=32", "rounds=8", "train.epochs=3", "train.lr=0.05", "report=false"]
+SMALL = ["model.name=cnn", "dataset.size=32", "rounds=8", "train.epochs=3", "train.lr=0.02", "report=false"]
 #: Without a validation part, which a real node draws for itself.
 WHOLE = [*SMALL[:2], "allocation.validation_fraction=0", "keep=last"]
 LIMIT = 600
