@@ -8,9 +8,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PARTS = (
-    "pyproject.toml", "README.md", "LICENSE", "fedshift_app", "fedshift_core", "strategies", "clients", "datasets",
-)  # fmt: skip
+PARTS = ("pyproject.toml", "README.md", "LICENSE", "fedshift_app", "fedshift_core", "strategies", "clients", "datasets")
 
 
 class Files(BuildHookInterface):  # type: ignore[type-arg]

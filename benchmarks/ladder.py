@@ -22,16 +22,37 @@ from matplotlib.figure import Figure
 from fedshift.run.html.drawing import domain_colour, style
 
 RESULTS = answer.ROOT / "docs" / "results"
-IN_DOMAIN = """
-    pacs-pretrained pacs-pretrained-today pacs-pretrained-closed pacs-pretrained-20-t3a pacs-pretrained-closed-t3a
-    pacs-lite1 pacs-lite1-20 pacs-lite1-20-t3a pacs-lite1-t3a pacs-lite2 pacs-lite2-20 pacs-lite2-20-t3a pacs-lite2-t3a
-""".split()
-HELD_OUT = """
-    pacs-pretrained-out pacs-pretrained-out-today pacs-pretrained-out-own pacs-pretrained-out-closed
-    pacs-pretrained-out-20-t3a pacs-pretrained-out-t3a
-    pacs-lite1-out pacs-lite1-out-20 pacs-lite1-out-20-t3a pacs-lite1-out-t3a
-    pacs-lite2-out pacs-lite2-out-20 pacs-lite2-out-20-t3a pacs-lite2-out-t3a
-""".split()
+IN_DOMAIN = [
+    "pacs-pretrained",
+    "pacs-pretrained-today",
+    "pacs-pretrained-closed",
+    "pacs-pretrained-20-t3a",
+    "pacs-pretrained-closed-t3a",
+    "pacs-lite1",
+    "pacs-lite1-20",
+    "pacs-lite1-20-t3a",
+    "pacs-lite1-t3a",
+    "pacs-lite2",
+    "pacs-lite2-20",
+    "pacs-lite2-20-t3a",
+    "pacs-lite2-t3a",
+]
+HELD_OUT = [
+    "pacs-pretrained-out",
+    "pacs-pretrained-out-today",
+    "pacs-pretrained-out-own",
+    "pacs-pretrained-out-closed",
+    "pacs-pretrained-out-20-t3a",
+    "pacs-pretrained-out-t3a",
+    "pacs-lite1-out",
+    "pacs-lite1-out-20",
+    "pacs-lite1-out-20-t3a",
+    "pacs-lite1-out-t3a",
+    "pacs-lite2-out",
+    "pacs-lite2-out-20",
+    "pacs-lite2-out-20-t3a",
+    "pacs-lite2-out-t3a",
+]
 COSTS = RESULTS / "costs-pacs-pretrained.json"
 #: Methods in the order of the key, and networks with their markers.
 METHODS = ("fedavg", "scaffold", "ggeur", "i2pfl", "local", "fed3r", "fedcgs")

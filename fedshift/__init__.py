@@ -69,8 +69,10 @@ if TYPE_CHECKING:
 _BLOCK = next(part for part in ast.parse(Path(__file__).read_bytes()).body if isinstance(part, ast.If))
 _FROM = {
     name.asname or name.name: (str(line.module), name.name)
-    for line in _BLOCK.body if isinstance(line, ast.ImportFrom) for name in line.names
-}  # fmt: skip
+    for line in _BLOCK.body
+    if isinstance(line, ast.ImportFrom)
+    for name in line.names
+}
 for _line in _BLOCK.body:
     if isinstance(_line, ast.Assign):
         _FROM[ast.unparse(_line.targets[0])] = _FROM.pop(ast.unparse(_line.value))

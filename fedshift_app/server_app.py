@@ -259,9 +259,12 @@ def _rounds(
     strategy.memory = NodeMemory(folder.run_id, kept_in, folder.resumed_after, kept, folder.chosen)
     if past is not None:
         console.log.info(
-            "continues after round %d of %d: %s", past.completed, config.rounds, folder.path,
+            "continues after round %d of %d: %s",
+            past.completed,
+            config.rounds,
+            folder.path,
             extra={"event": "resumed", "round": past.completed},
-        )  # fmt: skip
+        )
     folder.start_clock()
     with console.quiet_flower(), suppress(_EarlyEnd):
         if not config.rounds:

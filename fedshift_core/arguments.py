@@ -12,9 +12,7 @@ from fedshift_core.spelling import meant
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def as_arguments(
-    model: type[Model], given: Mapping[str, Any], whose: str, known: Collection[str] = ()
-) -> Model:  # fmt: skip
+def as_arguments(model: type[Model], given: Mapping[str, Any], whose: str, known: Collection[str] = ()) -> Model:
     """Return arguments as a model has them.
 
     Args:

@@ -26,8 +26,27 @@ from fedshift_core.run_settings import WithRooms
 
 #: Orders of Renyi divergence: the smallest epsilon over them counts. More orders hardly lower it and take longer.
 ORDERS = (
-    1.25, 1.5, 1.75, 2.25, 2.5, 2.75, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, *range(2, 65), 80, 96, 128, 192, 256, 512, 1024,
-)  # fmt: skip
+    1.25,
+    1.5,
+    1.75,
+    2.25,
+    2.5,
+    2.75,
+    3.5,
+    4.5,
+    5.5,
+    6.5,
+    7.5,
+    8.5,
+    *range(2, 65),
+    80,
+    96,
+    128,
+    192,
+    256,
+    512,
+    1024,
+)
 PRECISION = 1.002  # a found noise multiplier is at most this factor above the smallest that fits
 LEAST_NOISE = 0.01  # less is not looked for
 LARGEST = 1e6  # noise multiplier, norm and epsilon: the noise is a finite number, also in float32

@@ -249,9 +249,7 @@ def said(key: str, value: Any) -> str:
 
 
 #: The messages whose names a feature declares.
-KINDS = (
-    "train", "evaluate", "train_reply", "evaluate_reply", "introduction", "query", "query_reply", "records",
-)  # fmt: skip
+KINDS = ("train", "evaluate", "train_reply", "evaluate_reply", "introduction", "query", "query_reply", "records")
 
 
 def shared_name(features: Iterable[Feature]) -> str:
@@ -266,24 +264,41 @@ def _keys(*names: str, word: Word | None = None) -> tuple[Key, ...]:
 
 
 _WORK = (
-    wire.RUN, wire.ENGINE, wire.RUN_ID, wire.KEPT_IN, wire.RESUMED_AFTER, wire.CHOSEN, wire.MEMORY_ROUND,
-    wire.START_DIGEST, wire.SERVER_ROUND, wire.NODE_INDEX, wire.SCALAR,
-)  # fmt: skip
+    wire.RUN,
+    wire.ENGINE,
+    wire.RUN_ID,
+    wire.KEPT_IN,
+    wire.RESUMED_AFTER,
+    wire.CHOSEN,
+    wire.MEMORY_ROUND,
+    wire.START_DIGEST,
+    wire.SERVER_ROUND,
+    wire.NODE_INDEX,
+    wire.SCALAR,
+)
 _DONE = _keys(wire.NUM_EXAMPLES, word=SUM) + _keys(wire.KEPT, wire.STARTED_ANEW, wire.WITHHELD)
 #: The names that messages have without any feature.
 CORE = Feature(
-    "core", "What every message has", "",
+    "core",
+    "What every message has",
+    "",
     train=_keys(*_WORK),
     evaluate=_keys(*_WORK, wire.DOMAINS, wire.DRAWN, wire.STARTS, wire.STOPS),
     train_reply=_DONE + _keys(wire.LOSS, wire.LOSS_TERM, word=SUM),
     evaluate_reply=_DONE + _keys(wire.CORRECT, wire.COUNT, wire.LOSS_SUM, wire.OTHER_CORRECT, word=SUM),
     introduction=_keys(
-        wire.DOMAIN, wire.PARTITION_ID, wire.NUM_PARTITIONS, wire.SHARED_TEST, wire.FASTEST, wire.WITHHELD,
-    ) + _keys(wire.NUM_TEST, wire.UNHELD_TEST, wire.HELD_TEST, word=SUM)
+        wire.DOMAIN,
+        wire.PARTITION_ID,
+        wire.NUM_PARTITIONS,
+        wire.SHARED_TEST,
+        wire.FASTEST,
+        wire.WITHHELD,
+    )
+    + _keys(wire.NUM_TEST, wire.UNHELD_TEST, wire.HELD_TEST, word=SUM)
     + _keys(wire.CLASS_COUNTS, word=CLASS),
     query=_keys(*_WORK),
     records=_keys(wire.ARRAYS, wire.KNOWLEDGE, wire.CONFIG, wire.METRICS, wire.START),
-)  # fmt: skip
+)
 
 #: The packages of the rooms, by name: the ground floor imports nothing from above.
 ROOMS = ("fedshift_app.features", "fedshift_app.tasks")

@@ -36,17 +36,15 @@ def standard(means: Arrays, layers: Iterable[str], weights: Arrays) -> Arrays:
         weights: Hold ``running_mean`` and ``running_var`` of each layer, (C,).
     """
     return _converted(
-        means, layers, weights,
-        lambda m, s, c, u: ((m - c) / u, (s - 2 * c * m + np.square(c)) / np.square(u)),
-    )  # fmt: skip
+        means, layers, weights, lambda m, s, c, u: ((m - c) / u, (s - 2 * c * m + np.square(c)) / np.square(u))
+    )
 
 
 def plain(means: Arrays, layers: Iterable[str], weights: Arrays) -> Arrays:
     """Return what :func:`standard` was given."""
     return _converted(
-        means, layers, weights,
-        lambda m, s, c, u: (c + u * m, np.square(u) * s + 2 * c * u * m + np.square(c)),
-    )  # fmt: skip
+        means, layers, weights, lambda m, s, c, u: (c + u * m, np.square(u) * s + 2 * c * u * m + np.square(c))
+    )
 
 
 def _converted(

@@ -31,8 +31,10 @@ NAMES = {
 }
 #: Keys of sections that hold a list of such names, or a mapping by them.
 BY_NAME = {
-    "dataset": ("domains", "classes"), "allocation": ("counts", "share", "held_out"), "train": ("class_weights",),
-}  # fmt: skip
+    "dataset": ("domains", "classes"),
+    "allocation": ("counts", "share", "held_out"),
+    "train": ("class_weights",),
+}
 
 Key = tuple[str | int, ...]
 #: Line and column, from 1.

@@ -35,10 +35,20 @@ TRAIN: Settings = {"epochs": 1, "batch_size": 32, "lr": 0.01, "precision": "floa
 
 
 def node(
-    kind: type[Client], model: SplitModel, images: NDArray[np.uint8], labels: NDArray[Any], *,
-    test: tuple[NDArray[np.uint8], NDArray[Any]] | None = None, index: int = 0, seed: int = 0, rounds: int = 1,
-    device: str = "cpu", train: Settings = EMPTY, augment: Settings = EMPTY, **params: Any,
-) -> Client:  # fmt: skip
+    kind: type[Client],
+    model: SplitModel,
+    images: NDArray[np.uint8],
+    labels: NDArray[Any],
+    *,
+    test: tuple[NDArray[np.uint8], NDArray[Any]] | None = None,
+    index: int = 0,
+    seed: int = 0,
+    rounds: int = 1,
+    device: str = "cpu",
+    train: Settings = EMPTY,
+    augment: Settings = EMPTY,
+    **params: Any,
+) -> Client:
     """Make the client of a method.
 
     Args:
@@ -84,10 +94,12 @@ def train(client: DomainClient, msg: Message, context: Context) -> Message:
     parameters, config = _given(client, msg, context)
     weights, number, metrics = client.fit(parameters, config)
     context.state[MEMORY] = encode(client.memory)
-    content = RecordDict({
-        ARRAYS: encode(dict(zip(client.shared_names, weights, strict=True))),
-        METRICS: MetricRecord({NUM_EXAMPLES: number, LOSS: float(metrics[LOSS])}),
-    })  # fmt: skip
+    content = RecordDict(
+        {
+            ARRAYS: encode(dict(zip(client.shared_names, weights, strict=True))),
+            METRICS: MetricRecord({NUM_EXAMPLES: number, LOSS: float(metrics[LOSS])}),
+        }
+    )
     if contribution := client.contribution():
         content[KNOWLEDGE] = encode(contribution)
     return Message(content, reply_to=msg)

@@ -34,10 +34,21 @@ from fedshift_datasets.sets import (
 PUBLIC = "public"
 
 _OURS = (
-    handwritten.DATASET, handwritten.MASKED, digits.DATASET, digits.DIGIT5, pacs.DATASET, office.DATASET,
-    vlcs.DATASET, domainnet.DATASET, domainnet.DATASET10, cifar.DATASET, camelyon.DATASET, isic.DATASET,
-    folders.DATASET, partitioned.DATASET,
-)  # fmt: skip
+    handwritten.DATASET,
+    handwritten.MASKED,
+    digits.DATASET,
+    digits.DIGIT5,
+    pacs.DATASET,
+    office.DATASET,
+    vlcs.DATASET,
+    domainnet.DATASET,
+    domainnet.DATASET10,
+    cifar.DATASET,
+    camelyon.DATASET,
+    isic.DATASET,
+    folders.DATASET,
+    partitioned.DATASET,
+)
 
 DATASETS: Registry[Dataset] = Registry("dataset", "fedshift.datasets", lambda: Dataset, {d.name: d for d in _OURS})
 
@@ -328,15 +339,31 @@ def prepare(
         DataError: As for :func:`load`.
     """
     return _images(
-        name, domain, split, source, size, form, get(name).find(domain, split, source), workers=os.cpu_count() or 1,
+        name,
+        domain,
+        split,
+        source,
+        size,
+        form,
+        get(name).find(domain, split, source),
+        workers=os.cpu_count() or 1,
         show=show,
-    )  # fmt: skip
+    )
 
 
 def _images(
-    name: str, domain: str, split: Split, source: Source, size: int | None, form: Form, found: ImageFiles, *,
-    own: bool = False, workers: int = 1, show: Callable[[int], Progress] = lambda _: no_progress,
-) -> ImageSet:  # fmt: skip
+    name: str,
+    domain: str,
+    split: Split,
+    source: Source,
+    size: int | None,
+    form: Form,
+    found: ImageFiles,
+    *,
+    own: bool = False,
+    workers: int = 1,
+    show: Callable[[int], Progress] = lambda _: no_progress,
+) -> ImageSet:
     dataset = get(name)
     image_files = corrupt_files.usable(found, source, form)
     part = cache.Part(f"{name}-own" if own else name, domain, split, size or dataset.size, form)

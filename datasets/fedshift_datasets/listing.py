@@ -80,9 +80,14 @@ class ImageSet:
             return None if array is None else array[index]
 
         return _Later(
-            lambda: self.x[index], lambda: part(self.masks), y=_read_only(self.y[index]), groups=part(self.groups),
-            domains=part(self.domains), spacing=part(self.spacing), of_source=lambda: self.marks[index],
-        )  # fmt: skip
+            lambda: self.x[index],
+            lambda: part(self.masks),
+            y=_read_only(self.y[index]),
+            groups=part(self.groups),
+            domains=part(self.domains),
+            spacing=part(self.spacing),
+            of_source=lambda: self.marks[index],
+        )
 
     def labelled(self, labels: Indices) -> "ImageSet":
         """Return the same images with other labels (N,)."""
@@ -138,12 +143,14 @@ def joined(sets: Sequence[ImageSet], domains: Sequence[int] | None = None) -> Im
 
     of_each = None if domains is None else np.repeat(np.array(domains, np.int64), [len(each) for each in sets])
     return _Later(
-        lambda: np.concatenate([each.x for each in sets]), masks,
-        y=_read_only(np.concatenate([each.y for each in sets])), domains=of_each,
+        lambda: np.concatenate([each.x for each in sets]),
+        masks,
+        y=_read_only(np.concatenate([each.y for each in sets])),
+        domains=of_each,
         groups=_stated(sets, "groups", np.array([""])),
         spacing=_stated(sets, "spacing", np.full((1, 2), np.nan)),
         of_source=lambda: np.concatenate([each.marks for each in sets]),
-    )  # fmt: skip
+    )
 
 
 def _stated(sets: Sequence[ImageSet], name: str, blank: NDArray[T]) -> NDArray[T] | None:

@@ -209,9 +209,14 @@ class Run:
         return saved_model.of_run(self.folder, node=node, server_round=round, before=before_adaptation)
 
     def save(
-        self, folder: str | Path | None = None, *, format: Form = "safetensors", node: int | None = None,
-        round: int | None = None, before_adaptation: bool = False,
-    ) -> Path:  # fmt: skip
+        self,
+        folder: str | Path | None = None,
+        *,
+        format: Form = "safetensors",
+        node: int | None = None,
+        round: int | None = None,
+        before_adaptation: bool = False,
+    ) -> Path:
         """Save the model with a card and all that :func:`fedshift.predict` needs, and return its folder.
 
         Args:

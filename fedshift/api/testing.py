@@ -256,9 +256,12 @@ def _resumes(bench: _Bench) -> None:
     with contextlib.suppress(_Cut):
         bench.run(cut.name, SHORT, grid=_Traffic(last_round=1))
     ran = subprocess.run(
-        [sys.executable, "-c", RESUME, str(cut), str(NODES)], capture_output=True, text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", RESUME, str(cut), str(NODES)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
     if ran.returncode:
         reason = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
         raise ContractError(f"it resumes: resumed after round 1 in another process it failed: {reason}{_KEPT}")

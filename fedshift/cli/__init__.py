@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from fedshift.run.launch.json_line import Outcome
 
 #: Signals that end the command in order, and its exit code then.
-STOPPING = {
-    signal.SIGINT: exit_codes.CTRL_C, signal.SIGTERM: exit_codes.TERMINATED, signal.SIGHUP: exit_codes.HANGUP,
-}  # fmt: skip
+STOPPING = {signal.SIGINT: exit_codes.CTRL_C, signal.SIGTERM: exit_codes.TERMINATED, signal.SIGHUP: exit_codes.HANGUP}
 
 app = typer.Typer(
-    cls=help_pages.Commands, no_args_is_help=True, pretty_exceptions_enable=False,
+    cls=help_pages.Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
     help="Federated learning under domain shift, as one Flower app.",
-)  # fmt: skip
+)
 
 
 def print_version(show: bool) -> None:
@@ -60,9 +60,15 @@ def common_options(
 
 
 for part in (
-    data_commands, grid_commands, create_commands, catalog_commands, compare_commands, export_commands, site_commands,
+    data_commands,
+    grid_commands,
+    create_commands,
+    catalog_commands,
+    compare_commands,
+    export_commands,
+    site_commands,
     deploy_commands,
-):  # fmt: skip
+):
     app.add_typer(part.app)
 
 

@@ -12,14 +12,34 @@ PANELS: Mapping[str, Sequence[str]] = {
     "Compare": ("compare", "claims", "report", "costs"),
     "Your data and methods": ("init", "get", "prepare", "preview", "cache", "new-method", "new-plugin"),
     "Deploy": (
-        "deploy-demo", "export", "superlink", "supernode", "credentials", "policy", "site", "save", "save-node",
-        "predict", "withdraw",
+        "deploy-demo",
+        "export",
+        "superlink",
+        "supernode",
+        "credentials",
+        "policy",
+        "site",
+        "save",
+        "save-node",
+        "predict",
+        "withdraw",
     ),
     "Look up": (
-        "methods", "experiments", "datasets", "models", "adaptations", "modules", "papers", "cite", "keys", "commands",
-        "doctor", "app-dir", "version",
+        "methods",
+        "experiments",
+        "datasets",
+        "models",
+        "adaptations",
+        "modules",
+        "papers",
+        "cite",
+        "keys",
+        "commands",
+        "doctor",
+        "app-dir",
+        "version",
     ),
-}  # fmt: skip
+}
 PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
 
 

@@ -116,9 +116,12 @@ def _of_images(path: Path) -> Entry:
     file = kept.read(path, check=False)
     dataset, domain = _parted(match["head"])
     about = {
-        "dataset": dataset, "domain": domain, "split": match["split"], "size": int(match["size"]),
+        "dataset": dataset,
+        "domain": domain,
+        "split": match["split"],
+        "size": int(match["size"]),
         "form": match["form"].removeprefix("-") or "squash",
-    }  # fmt: skip
+    }
     users = "unknown: the file cannot be read"
     if (origin := file.about.get("origin")) is not None:
         there = Path(origin).is_dir()
@@ -134,8 +137,11 @@ def _entry(kind: Literal["images", "features"], file: Kept, about: Mapping[str, 
 
 def _parted(head: str) -> tuple[str, str]:
     """Return data set and domain of ``DATASET-DOMAIN``; either may have a hyphen."""
-    known = [name for name in (f"{known}{own}" for known in catalog.DATASETS for own in ("", "-own"))
-             if head.startswith(f"{name}-")]  # fmt: skip
+    known = [
+        name
+        for name in (f"{known}{own}" for known in catalog.DATASETS for own in ("", "-own"))
+        if head.startswith(f"{name}-")
+    ]
     dataset = max(known, key=len, default=head.partition("-")[0])
     return dataset, head[len(dataset) + 1 :]
 
@@ -227,9 +233,10 @@ def delete(
         )
     age = 0 if unused is None else unused * DAY
     chosen = [
-        entry for entry in _named(names)
+        entry
+        for entry in _named(names)
         if (kinds[entry.kind] or not by_kind) and (unused is None or time.time() - entry.time >= age)
-    ]  # fmt: skip
+    ]
     if chosen and not yes:
         _ask(chosen)
     code = _deleted(chosen) if chosen else 0

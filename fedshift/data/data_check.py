@@ -67,27 +67,38 @@ def report(
     """
     copies = Counter(copy.across for copy in checkup.copies)
     page: Page = {
-        "dataset": cfg.name, "data_dir": cfg.data_dir, "size": cfg.size or cfg.known().size,
-        "classes": list(checkup.classes), "domains": {name: _domain(cfg, checkup, found, name) for name in cfg.domains},
+        "dataset": cfg.name,
+        "data_dir": cfg.data_dir,
+        "size": cfg.size or cfg.known().size,
+        "classes": list(checkup.classes),
+        "domains": {name: _domain(cfg, checkup, found, name) for name in cfg.domains},
         "empty": [list(cell) for cell in checkup.empty()],
         "broken": [
             {"domain": part.domain, "split": part.split, "file": bad.name, "reason": bad.reason}
-            for part in checkup.parts for bad in part.broken
+            for part in checkup.parts
+            for bad in part.broken
         ],
-        "skipped": cfg.skip_broken, "not_taken": _not_taken(found), "notes": _notes(found, allocation),
+        "skipped": cfg.skip_broken,
+        "not_taken": _not_taken(found),
+        "notes": _notes(found, allocation),
         "patients": [*checkup.patient_lines, *(note for site in found.sites for note in site.patient_notes)],
-        "exact_copies": None if checkup.exact is None else {
-            "tests_in_training": len(checkup.exact.trained), "two_labels": len(checkup.exact.two_labels),
+        "exact_copies": None
+        if checkup.exact is None
+        else {
+            "tests_in_training": len(checkup.exact.trained),
+            "two_labels": len(checkup.exact.two_labels),
             "lines": list(checkup.exact_lines),
         },
         "nearly_same": {
-            "across_splits": copies["splits"], "across_domains": copies["domains"],
-            "within_a_split": checkup.inside, "complete": checkup.complete,
+            "across_splits": copies["splits"],
+            "across_domains": copies["domains"],
+            "within_a_split": checkup.inside,
+            "complete": checkup.complete,
             "pairs": [[list(copy.first), list(copy.second)] for copy in checkup.copies],
         },
         "exif": {"rule": cfg.exif, "turned": dict.fromkeys(cfg.domains, 0)},
         "cache": str(cache.cache_dir()),
-    }  # fmt: skip
+    }
     pixels = {domain: (seen["mean"], seen["variance"]) for domain, seen in _first_pixels(page).items()}
     page["differ"] = site_differences.sentence(pixels)
     for part in checkup.parts:
@@ -109,14 +120,17 @@ def _domain(cfg: DatasetConfig, checkup: Checkup, found: Survey, domain: str) ->
     return {
         "layout": site and site.layout,
         "images": {part.split: dict(zip(checkup.classes, part.counts, strict=True)) for part in parts},
-        "sizes": [[w, h, n] for (w, h), n in sorted(sizes.items())], "modes": dict(sorted(modes.items())),
+        "sizes": [[w, h, n] for (w, h), n in sorted(sizes.items())],
+        "modes": dict(sorted(modes.items())),
         "published": published and trees.compared(domain, number, published),
-        "patients": checkup.patients.get(domain), "patients_by": list(site.patients_by) if site else [],
+        "patients": checkup.patients.get(domain),
+        "patients_by": list(site.patients_by) if site else [],
         "pixels": {
-            part.split: part.pixels and {"images": part.pixels.images}
-            | {name: getattr(part.pixels, name).tolist() for name in _PIXELS} for part in parts
+            part.split: part.pixels
+            and {"images": part.pixels.images} | {name: getattr(part.pixels, name).tolist() for name in _PIXELS}
+            for part in parts
         },
-    }  # fmt: skip
+    }
 
 
 def _first_pixels(page: Page) -> dict[str, Page]:
@@ -126,10 +140,15 @@ def _first_pixels(page: Page) -> dict[str, Page]:
 
 
 def _not_taken(found: Survey) -> list[dict[str, str]]:
-    left = [(path, f"suffix {path.suffix.lower()}" if path.suffix else "no suffix")
-            for site in found.sites for path in site.not_taken]  # fmt: skip
-    left += [(path, "not the folder of a domain" if path.is_dir() else "next to the domains' folders")
-             for path in found.others]  # fmt: skip
+    left = [
+        (path, f"suffix {path.suffix.lower()}" if path.suffix else "no suffix")
+        for site in found.sites
+        for path in site.not_taken
+    ]
+    left += [
+        (path, "not the folder of a domain" if path.is_dir() else "next to the domains' folders")
+        for path in found.others
+    ]
     return [{"file": shown(path, _PATH), "reason": why} for path, why in left]
 
 
@@ -172,17 +191,26 @@ def as_text(cfg: DatasetConfig, page: Page, pool: Sequence[Split]) -> str:
         pairs[pair[0][0] != pair[1][0]].append(line)
     blocks = {
         "empty": [f"{domain} has no {split} image of class {shown(kind)}" for domain, split, kind in page["empty"]],
-        f"cannot be read{', left out' if cfg.skip_broken else ''}":
-            [f"{below(bad['file'])}: {bad['reason']}" for bad in page["broken"]],
+        f"cannot be read{', left out' if cfg.skip_broken else ''}": [
+            f"{below(bad['file'])}: {bad['reason']}" for bad in page["broken"]
+        ],
         "not taken": [f"{below(left['file'])}: {left['reason']}" for left in page["not_taken"]],
-        "noted": page["notes"], "nearly the same in two splits": pairs[False],
+        "noted": page["notes"],
+        "nearly the same in two splits": pairs[False],
         "nearly the same in two domains": pairs[True],
-    }  # fmt: skip
+    }
     return filled(
-        Path(__file__).with_name("report.txt.j2"), page=page, cfg=cfg, pool=pool, tables=tables_of_classes,
-        domains=map(_domain_line, names, page["domains"].values()), pixels=_pixel_lines(page), blocks=blocks,
-        most=MOST_LINES, shown=shown,
-    )  # fmt: skip
+        Path(__file__).with_name("report.txt.j2"),
+        page=page,
+        cfg=cfg,
+        pool=pool,
+        tables=tables_of_classes,
+        domains=map(_domain_line, names, page["domains"].values()),
+        pixels=_pixel_lines(page),
+        blocks=blocks,
+        most=MOST_LINES,
+        shown=shown,
+    )
 
 
 def _counts(page: Page, domains: Sequence[str]) -> list[str]:

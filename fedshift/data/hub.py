@@ -72,9 +72,14 @@ KNOWN = {
 
 
 def get(
-    name: str, *, to: Path | None = None, revision: str = "", columns: Mapping[str, str] | None = None, files: str = "",
+    name: str,
+    *,
+    to: Path | None = None,
+    revision: str = "",
+    columns: Mapping[str, str] | None = None,
+    files: str = "",
     accept: bool = False,
-) -> Path:  # fmt: skip
+) -> Path:
     """Fetch a set, or what of it is missing, and return its folder.
 
     Args:
@@ -135,9 +140,7 @@ def _network(name: str) -> Iterator[None]:
         raise DataError(f"get {name}: stopped ({why}); what is fetched stays, the same command goes on") from None
 
 
-def _accepted(
-    known: Known, revision: str, files: str, before: Record | None, folder: Path, accept: bool
-) -> Record:  # fmt: skip
+def _accepted(known: Known, revision: str, files: str, before: Record | None, folder: Path, accept: bool) -> Record:
     """Return what is to be fetched, after the licence was accepted.
 
     Raises:
@@ -237,9 +240,13 @@ def _download(record: Record, name: str, file: Path) -> None:
     token = get_token() if there.location.startswith(constants.ENDPOINT) else None
     with file.open("ab") as opened:
         http_get(
-            there.location, opened, resume_size=opened.tell(), expected_size=there.size,
-            headers={"authorization": f"Bearer {token}"} if token else None, displayed_filename=name,
-        )  # fmt: skip
+            there.location,
+            opened,
+            resume_size=opened.tell(),
+            expected_size=there.size,
+            headers={"authorization": f"Bearer {token}"} if token else None,
+            displayed_filename=name,
+        )
 
 
 def _split_of(file: str) -> str:

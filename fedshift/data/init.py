@@ -146,8 +146,10 @@ def init(folder: str, arguments: Sequence[str] | None) -> Path:
     images = [site.pictures.number("train") for site in survey.sites if len(site.pictures)]
     labels = {
         (site.domain, split): listing.labels
-        for site in survey.sites if len(site.pictures) for split, listing in site.listings.items()
-    }  # fmt: skip
+        for site in survey.sites
+        if len(site.pictures)
+        for split, listing in site.listings.items()
+    }
     proposal = propose(_sides(survey), images or [0], pretrained=has_weights(), task=task)
     rare = unequal(labels, survey.classes)
     try:

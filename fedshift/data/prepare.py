@@ -207,10 +207,11 @@ def preview(
             parts = {domain: split if split in known.splits(domain) else known.splits(domain)[0] for domain in chosen}
             size = None if config is None else cfg.size
             sets = {
-                domain if part == split else f"{domain}, {part}":
-                catalog.load(cfg.kind, domain, part, cfg.source(), size, cfg.form())
+                domain if part == split else f"{domain}, {part}": catalog.load(
+                    cfg.kind, domain, part, cfg.source(), size, cfg.form()
+                )
                 for domain, part in parts.items()
-            }  # fmt: skip
+            }
     except DataError as error:
         if cfg.skip_broken or checking.UNREADABLE not in str(error):
             raise

@@ -60,9 +60,9 @@ def program(
     why = {
         f"a program ({model.form}) cannot be adapted; save the model as safetensors": model.form != "safetensors",
         "this model is not complete": model.parts == "shared",
-        f"this model was trained without BatchNorm's statistics (bn=freeze); {T3A} needs none":
-            adapt in OF_BATCHNORM and model.batchnorm == "freeze",
-    }  # fmt: skip
+        f"this model was trained without BatchNorm's statistics (bn=freeze); {T3A} needs none": adapt in OF_BATCHNORM
+        and model.batchnorm == "freeze",
+    }
     for reason, holds in why.items():
         if holds:
             raise ConfigError(f"--adapt {adapt}: {reason}")

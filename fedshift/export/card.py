@@ -24,8 +24,11 @@ from fedshift_core.plural import capital
 from fedshift_core.shown import History
 
 LIBRARIES: dict[Form, str] = {
-    "safetensors": "fedshift", "torchscript": "pytorch", "exported": "pytorch", "onnx": "onnx",
-}  # fmt: skip
+    "safetensors": "fedshift",
+    "torchscript": "pytorch",
+    "exported": "pytorch",
+    "onnx": "onnx",
+}
 #: Further figures of a site, by their names in ``model.json``: their type and name in a model-index.
 FIGURES = {"balanced_accuracy": ("balanced_accuracy", "balanced accuracy (%)"), "macro_f1": ("f1", "macro-F1 (%)")}
 LICENSE = "# license: the owner of the model fills this in before sharing it\n"
@@ -37,9 +40,17 @@ def card(model: SavedModel) -> str:
     title = plain(f"{model.network} by {method} on {model.origin.dataset}")
     front = yaml.safe_dump(_front(model, title), sort_keys=False, allow_unicode=True)
     page = filled(
-        Path(__file__).with_name("card.md.j2"), cell, model=model, method=method, title=title, percent=percent,
-        mean=mean, some=some, settings=_settings, task=task_of(model.task),
-    )  # fmt: skip
+        Path(__file__).with_name("card.md.j2"),
+        cell,
+        model=model,
+        method=method,
+        title=title,
+        percent=percent,
+        mean=mean,
+        some=some,
+        settings=_settings,
+        task=task_of(model.task),
+    )
     return f"---\n{LICENSE}{front}---\n\n{page}"
 
 
@@ -55,14 +66,16 @@ def _front(model: SavedModel, title: str) -> dict[str, Any]:
         known = {key: value for key in figures if (value := getattr(scores, key)) is not None}
         about = {"type": model.origin.dataset, "config": site, "split": "test"}
         if "accuracy" in known:
-            results.append({
-                "task": {"type": task.kind},
-                "dataset": {"name": f"{model.origin.dataset} {site}"} | about,
-                "metrics": [
-                    {"type": figures[key][0], "name": figures[key][1], "value": round(value, 2)}
-                    for key, value in known.items()
-                ],
-            })  # fmt: skip
+            results.append(
+                {
+                    "task": {"type": task.kind},
+                    "dataset": {"name": f"{model.origin.dataset} {site}"} | about,
+                    "metrics": [
+                        {"type": figures[key][0], "name": figures[key][1], "value": round(value, 2)}
+                        for key, value in known.items()
+                    ],
+                }
+            )
     return front | ({"model-index": [{"name": title, "results": results}]} if results else {})
 
 
@@ -91,18 +104,20 @@ def sections_of(record: Record) -> list[Shown]:
         table = by_site.tables[0] if by_site.tables else None
         parts.append(
             _section(
-                "Metrics of sites, with intervals", [*filter(None, [by_site.missing]), *by_site.notes],
+                "Metrics of sites, with intervals",
+                [*filter(None, [by_site.missing]), *by_site.notes],
                 *([table.heads, *table.rows] if table else ()),
             )
-        )  # fmt: skip
+        )
     return [*parts, _section("What protected the nodes", protection), _section("Use and limits", _limits(record))]
 
 
 def _section(title: str, notes: Sequence[str], *table: Sequence[str]) -> Shown:
     return Shown(
-        title=title, notes=tuple(_text(note) for note in notes[:MOST_LINES]),
+        title=title,
+        notes=tuple(_text(note) for note in notes[:MOST_LINES]),
         table=tuple(tuple(map(_text, row)) for row in table[:MOST_LINES]),
-    )  # fmt: skip
+    )
 
 
 def _text(text: str) -> str:

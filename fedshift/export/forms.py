@@ -6,5 +6,8 @@ Form = Literal["safetensors", "torchscript", "onnx", "exported"]
 FORMS: tuple[Form, ...] = get_args(Form)
 #: The file of each form; the folder also holds ``model.json`` and the card.
 FILES: dict[Form, str] = {
-    "safetensors": "model.safetensors", "torchscript": "model.pt", "onnx": "model.onnx", "exported": "model.pt2",
-}  # fmt: skip
+    "safetensors": "model.safetensors",
+    "torchscript": "model.pt",
+    "onnx": "model.onnx",
+    "exported": "model.pt2",
+}

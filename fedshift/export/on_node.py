@@ -63,10 +63,21 @@ def save(
     seen = (*model.origin.resumed_after, model.origin.server_round)
     _, memory = StateStore(folder, seen).recall()
     complete = arrays | saving.personal_parts(memory, missing, f"{shown(folder)}: the node")
-    return output, saving.write(output, config, complete, form, {
-        "parts": "node", "node": name, "site": "", "before": model.before, "measured": model.measured,
-        "origin": model.origin, "run": model.run,
-    })  # fmt: skip
+    return output, saving.write(
+        output,
+        config,
+        complete,
+        form,
+        {
+            "parts": "node",
+            "node": name,
+            "site": "",
+            "before": model.before,
+            "measured": model.measured,
+            "origin": model.origin,
+            "run": model.run,
+        },
+    )
 
 
 def _with_network(config: RunConfig, name: str, network: str) -> RunConfig:

@@ -120,9 +120,7 @@ def _write_exported(scorer: Scorer, path: Path) -> None:
 
 def _write_onnx(scorer: Scorer, path: Path) -> None:
     exported = _exported(scorer).run_decompositions({**torch.export.default_decompositions(), **_AS_ONNX})
-    program = torch.onnx.export(
-        exported, dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT]
-    )  # fmt: skip
+    program = torch.onnx.export(exported, dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT])
     assert program is not None
     program.save(path, external_data=False)
 
@@ -162,8 +160,12 @@ def _open_onnx(path: Path) -> Program:
 
 
 _WRITE: dict[Form, Callable[[Scorer, Path], None]] = {
-    "torchscript": _write_torchscript, "exported": _write_exported, "onnx": _write_onnx,
-}  # fmt: skip
+    "torchscript": _write_torchscript,
+    "exported": _write_exported,
+    "onnx": _write_onnx,
+}
 _OPEN: dict[Form, Callable[[Path], Program]] = {
-    "torchscript": _open_torchscript, "exported": _open_exported, "onnx": _open_onnx,
-}  # fmt: skip
+    "torchscript": _open_torchscript,
+    "exported": _open_exported,
+    "onnx": _open_onnx,
+}

@@ -101,15 +101,19 @@ def taken(record: Record, wanted: Wanted) -> tuple[RunConfig, Arrays, dict[str, 
     arrays = _arrays(record, config, checkpoint, node, shared=wanted.shared)
     with saved.in_a_line(f"save: {shown(record.folder)}"):
         measured, origin = _measured(record, checkpoint, before), _origin(record, checkpoint)
-    return config, arrays, {
-        "parts": "shared" if wanted.shared else "global" if node is None else "node",
-        "node": "" if node is None else str(node.index),
-        "site": "" if node is None else node.domain,
-        "before": before,
-        "measured": measured,
-        "origin": origin,
-        "run": sections_of(record),
-    }  # fmt: skip
+    return (
+        config,
+        arrays,
+        {
+            "parts": "shared" if wanted.shared else "global" if node is None else "node",
+            "node": "" if node is None else str(node.index),
+            "site": "" if node is None else node.domain,
+            "before": before,
+            "measured": measured,
+            "origin": origin,
+            "run": sections_of(record),
+        },
+    )
 
 
 def _normalised(config: RunConfig, checkpoint: Checkpoint, node: Node | None) -> RunConfig:

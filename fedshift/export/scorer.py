@@ -37,9 +37,16 @@ def facts_of(config: RunConfig) -> dict[str, Any]:
     """Return what ``model.json`` says of a model's classes, images and network."""
     cfg, images = config.dataset, config.images
     return {
-        "task": config.task, "classes": classes_of(config), "size": cfg.pixels, "resize": cfg.resize,
-        "window": cfg.window, "exif": cfg.exif, "mean": images.mean, "std": images.std, "network": config.model.name,
-    }  # fmt: skip
+        "task": config.task,
+        "classes": classes_of(config),
+        "size": cfg.pixels,
+        "resize": cfg.resize,
+        "window": cfg.window,
+        "exif": cfg.exif,
+        "mean": images.mean,
+        "std": images.std,
+        "network": config.model.name,
+    }
 
 
 @dataclass(frozen=True)

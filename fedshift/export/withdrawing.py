@@ -165,13 +165,18 @@ def _written_anew(plan: Plan, command: str) -> Path:
     record, old = plan.record, plan.record.folder
     about = {key: record.config_file[key] for key in _KEPT if record.config_file.get(key)}
     scores = dict.fromkeys(plan.config.dataset.domains)
-    rounds = [RoundResult(line["round"], accuracy=dict(scores), nodes=[other.index for other in plan.others])
-              for line in record.lines]  # fmt: skip
+    rounds = [
+        RoundResult(line["round"], accuracy=dict(scores), nodes=[other.index for other in plan.others])
+        for line in record.lines
+    ]
     strategy, start = plan.strategy, one_time_payload.of_run(old / checkpoints.FOLDER)
     folder = RunFolder(
-        old.parent, plan.config, engine=record.engine, personal=strategy.federation.model.personal,
+        old.parent,
+        plan.config,
+        engine=record.engine,
+        personal=strategy.federation.model.personal,
         about=about | {"command": command},
-    )  # fmt: skip
+    )
     try:
         if start:
             one_time_payload.write(folder.path / checkpoints.FOLDER, start)
@@ -340,8 +345,9 @@ def _check_left(record: Record, others: Sequence[Node], node: Node, strategy: Fe
         if 0 < number < LEAST_HOLDERS:
             raise ConfigError(
                 f"withdraw: {shown(name)} would be left with {plural(number, 'node')} in the sum, least is "
-                f"{LEAST_HOLDERS}", again,
-            )  # fmt: skip
+                f"{LEAST_HOLDERS}",
+                again,
+            )
 
 
 def _with_ridge(record: Record, strategy: FeatureSumsStrategy, given: str) -> RunConfig:

@@ -84,9 +84,16 @@ def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups |
         pool = np.concatenate([labels[domain, split] for split in allocation.pool])
         given = labels.get((domain, "validation"))
         parts = domain_parts(
-            allocation.cut(given), dealt, domain, pool, classes, config.seed, cfg.public_share,
-            groups.get(domain) if groups else None, only_test=cfg.patients == "listed",
-        )  # fmt: skip
+            allocation.cut(given),
+            dealt,
+            domain,
+            pool,
+            classes,
+            config.seed,
+            cfg.public_share,
+            groups.get(domain) if groups else None,
+            only_test=cfg.patients == "listed",
+        )
         if given is not None:
             divide_given(domain, given, dealt.count(domain), config.seed)
         held += sum(len(part.train) for part in parts.values())

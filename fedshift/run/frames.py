@@ -43,9 +43,13 @@ def _rows(line: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     for domain in accuracy or (None,):
         scores = {name: by_domain.get(domain) for name, by_domain in others.items()}
         yield {
-            "round": line["round"], "domain": domain, "accuracy": accuracy.get(domain),
-            "test_loss": test_loss.get(domain), **scores, **of_round,
-        }  # fmt: skip
+            "round": line["round"],
+            "domain": domain,
+            "accuracy": accuracy.get(domain),
+            "test_loss": test_loss.get(domain),
+            **scores,
+            **of_round,
+        }
 
 
 def written(path: str | os.PathLike[str], content: Callable[[Path], str]) -> Path:

@@ -22,9 +22,14 @@ def filled(file: Path, /, finalize: Callable[[Any], Any] | None = None, *, html:
         content: Its variables and functions, besides ``plural``.
     """
     environment = Environment(
-        loader=FileSystemLoader(file.parent), undefined=StrictUndefined, finalize=finalize, autoescape=html,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
+        loader=FileSystemLoader(file.parent),
+        undefined=StrictUndefined,
+        finalize=finalize,
+        autoescape=html,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     return environment.get_template(file.name).render(content, plural=plural)
 
 

@@ -222,23 +222,30 @@ def of_round(checked: Checked, run: str, server_round: int) -> Iterator[str]:
 def as_object(checked: Checked) -> dict[str, Any]:
     """Return all of it as one object for JSON."""
     return {
-        "file": str(checked.folder / LOG_FILE), "lines": checked.lines,
-        "head": checked.head.model_dump() if checked.head else None, "problems": checked.problems[:MOST_PROBLEMS],
-        "more_problems": len(checked.problems[MOST_PROBLEMS:]), "interrupted": checked.interrupted,
-        "runs": [{"run": run} | _sums(sent) for run, sent in runs(checked).items()], "all": _sums(checked.sent),
-    }  # fmt: skip
+        "file": str(checked.folder / LOG_FILE),
+        "lines": checked.lines,
+        "head": checked.head.model_dump() if checked.head else None,
+        "problems": checked.problems[:MOST_PROBLEMS],
+        "more_problems": len(checked.problems[MOST_PROBLEMS:]),
+        "interrupted": checked.interrupted,
+        "runs": [{"run": run} | _sums(sent) for run, sent in runs(checked).items()],
+        "all": _sums(checked.sent),
+    }
 
 
 def _sums(sent: Sequence[Line]) -> dict[str, Any]:
     spent = [reply.epsilon for reply in sent if reply.epsilon is not None]
     return {
-        "first": sent[0].time if sent else None, "last": sent[-1].time if sent else None,
-        "rounds": len({reply.round for reply in sent if reply.round}), "replies": len(sent),
+        "first": sent[0].time if sent else None,
+        "last": sent[-1].time if sent else None,
+        "rounds": len({reply.round for reply in sent if reply.round}),
+        "replies": len(sent),
         "code": sorted({reply.codes for reply in sent if reply.codes}),
-        "items": sum(reply.items for reply in sent), "bytes": sum(reply.bytes for reply in sent),
+        "items": sum(reply.items for reply in sent),
+        "bytes": sum(reply.bytes for reply in sent),
         "epsilon": sum(spent) if spent else None,
         "delta": sum(reply.delta or 0 for reply in sent) if spent else None,
-    }  # fmt: skip
+    }
 
 
 def _table(keys: Sequence[str], rows: Iterable[Mapping[str, Any]], indent: str = "") -> list[str]:

@@ -23,10 +23,17 @@ WORDS = {"engine": ENGINES} | dict.fromkeys(("report", "profile", "allow-changed
 WITHOUT_DOT = (MODEL_PER_NODE, *NAMED, "checkpoint_seconds", "keep", "keep_rounds", "task", "tuned")
 #: The smallest and the largest value of each number; those of whole numbers are whole.
 BOUNDS: dict[str, tuple[float, float]] = {
-    "rounds": (0, MOST_ROUNDS), "round": (1, MOST_ROUNDS), "evaluate-every": (1, MOST_ROUNDS),
-    "seed": (0, LARGEST_SEED), "nodes": (1, MOST_NODES), "workers": (1, MOST_CORES), "actors": (1, MOST_CORES),
-    "cpus-per-client": (1, MOST_CORES), "gpus-per-client": (0.0, 1.0), "evaluate-fraction": (1e-9, 1.0),
-}  # fmt: skip
+    "rounds": (0, MOST_ROUNDS),
+    "round": (1, MOST_ROUNDS),
+    "evaluate-every": (1, MOST_ROUNDS),
+    "seed": (0, LARGEST_SEED),
+    "nodes": (1, MOST_NODES),
+    "workers": (1, MOST_CORES),
+    "actors": (1, MOST_CORES),
+    "cpus-per-client": (1, MOST_CORES),
+    "gpus-per-client": (0.0, 1.0),
+    "evaluate-fraction": (1e-9, 1.0),
+}
 
 
 def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -129,10 +129,17 @@ class DatasetConfig(SectionOfRooms):
             data_dir: A real node's own folder; None for the configuration's.
         """
         return Source(
-            data_dir or (Path(self.data_dir) if self.data_dir else None), self.download, self.seed, self.classes,
-            self.labels, TEST_SHARE if self.test_share is None else self.test_share, self.skip_broken,
-            self.classes_stated, self.patients, self.masks,
-        )  # fmt: skip
+            data_dir or (Path(self.data_dir) if self.data_dir else None),
+            self.download,
+            self.seed,
+            self.classes,
+            self.labels,
+            TEST_SHARE if self.test_share is None else self.test_share,
+            self.skip_broken,
+            self.classes_stated,
+            self.patients,
+            self.masks,
+        )
 
     def known(self) -> Dataset:
         """Return the data set with this run's domains and classes.

@@ -32,15 +32,22 @@ def privacy() -> str:
     """
     rows = [
         (
-            registry.marked(m.name), f"numbers: {m.numbers}" if m.numbers else registry.contributed(m), m.down,
+            registry.marked(m.name),
+            f"numbers: {m.numbers}" if m.numbers else registry.contributed(m),
+            m.down,
             m.private,
-            ", ".join(mechanisms(m)) or "-", fits_with(m),
+            ", ".join(mechanisms(m)) or "-",
+            fits_with(m),
         )
         for m in registry.listed()
         if registry.METHODS.origin(m.name) == OURS
-    ]  # fmt: skip
+    ]
     head = (
-        "method", "a node sends in addition to weights", "it is sent in addition", "stays on the node",
-        "`privacy.name`", "secure sums",
-    )  # fmt: skip
+        "method",
+        "a node sends in addition to weights",
+        "it is sent in addition",
+        "stays on the node",
+        "`privacy.name`",
+        "secure sums",
+    )
     return registry.table(head, rows)

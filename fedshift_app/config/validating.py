@@ -23,9 +23,18 @@ from fedshift_core.yaml_files import MOST_DEPTH
 
 #: Sections that a method's file may set besides the method's own parameters.
 METHOD_SECTIONS = (
-    "dataset", "images", "train", "model", "modules", "adapt", "aggregation", "server", "evaluate", "statistics",
+    "dataset",
+    "images",
+    "train",
+    "model",
+    "modules",
+    "adapt",
+    "aggregation",
+    "server",
+    "evaluate",
+    "statistics",
     "rounds",
-)  # fmt: skip
+)
 DATASET_KEY = "public"  # the only key of the section ``dataset`` that it may set
 #: The sections that make a recipe; another method's recipe has its own.
 RECIPE_SECTIONS = ("modules", "adapt", "aggregation")

@@ -105,10 +105,16 @@ def notice_restarts(grid: Any, every: float = 2.0, clock: Callable[[], float] = 
 def _error(question: str, code: int, reason: str, like: Metadata) -> Message:
     """Return the SuperLink's word for an answer to a message with this id, as Flower makes it."""
     metadata = Metadata(
-        run_id=like.run_id, message_id="", src_node_id=like.src_node_id, dst_node_id=like.src_node_id,
-        reply_to_message_id=question, group_id=like.group_id, message_type=like.message_type,
-        created_at=like.created_at, ttl=like.ttl,
-    )  # fmt: skip
+        run_id=like.run_id,
+        message_id="",
+        src_node_id=like.src_node_id,
+        dst_node_id=like.src_node_id,
+        reply_to_message_id=question,
+        group_id=like.group_id,
+        message_type=like.message_type,
+        created_at=like.created_at,
+        ttl=like.ttl,
+    )
     return _made(metadata, Error(code, reason))
 
 

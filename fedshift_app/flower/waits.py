@@ -19,9 +19,14 @@ class Backoff:
     """
 
     def __init__(
-        self, least: float, most: float, *, politeness: float = 0.0, clock: Callable[[], float] = time.monotonic,
+        self,
+        least: float,
+        most: float,
+        *,
+        politeness: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._least, self._most, self._politeness = least, most, politeness
         self._clock, self._sleep = clock, sleep
         self.restart()

@@ -42,13 +42,22 @@ def question(msg: Message, context: Context, owner: Owner) -> Question:
     config, where = owner.config, owner.where
     given: Mapping[str, Any] = config_record(msg.content, CONFIG) or {}
     return Question(
-        config=config, options=given, server_round=int(given.get(SERVER_ROUND, 0)), index=int(given.get(NODE_INDEX, 0)),
-        run=str(msg.metadata.run_id), state=partial(kept_for, context), signer=node_key.signer,
-        trusted=owner.trusted, site=lambda: site_of(config, where), least_images=owner.least_images,
-        withheld=owner.withheld, statement=partial(_statement, config, owner, where),
-        weigh=partial(_weigh, config), once=answered.once(context),
+        config=config,
+        options=given,
+        server_round=int(given.get(SERVER_ROUND, 0)),
+        index=int(given.get(NODE_INDEX, 0)),
+        run=str(msg.metadata.run_id),
+        state=partial(kept_for, context),
+        signer=node_key.signer,
+        trusted=owner.trusted,
+        site=lambda: site_of(config, where),
+        least_images=owner.least_images,
+        withheld=owner.withheld,
+        statement=partial(_statement, config, owner, where),
+        weigh=partial(_weigh, config),
+        once=answered.once(context),
         secret=None if where.guard is None else where.guard.secret,
-    )  # fmt: skip
+    )
 
 
 def _statement(config: RunConfig, owner: Owner, where: Place) -> Statement:

@@ -37,9 +37,16 @@ def introduce(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     )
     numbers, words = features.of(config).introduce(about)
     introduction = NodeIntroduction(
-        where.domain, counts.tolist(), node_data.num_test(config, where), where.shared, where.partition_id,
-        where.num_partitions, None if best is None else ARITHMETICS.index(best),
-        node_data.unheld_tests(config, where), numbers, words,
+        where.domain,
+        counts.tolist(),
+        node_data.num_test(config, where),
+        where.shared,
+        where.partition_id,
+        where.num_partitions,
+        None if best is None else ARITHMETICS.index(best),
+        node_data.unheld_tests(config, where),
+        numbers,
+        words,
         {domain: node_data.num_test(config, where, domain) for domain in where.others},
-    )  # fmt: skip
+    )
     return allowed.introduction(introduction).to_record()

@@ -174,6 +174,11 @@ def item(name: str, value: Any) -> dict[str, Any]:
         data = b"".join(struct.pack("<q" if isinstance(one, int) else "<d", one) for one in several)
         kind, norm = "number", math.hypot(*several)
     return {
-        "kind": kind, "name": name, "shape": shape, "norm": norm if math.isfinite(norm) else None, "bytes": len(data),
-        "sha256": hashlib.sha256(data).hexdigest(), **more,
-    }  # fmt: skip
+        "kind": kind,
+        "name": name,
+        "shape": shape,
+        "norm": norm if math.isfinite(norm) else None,
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        **more,
+    }

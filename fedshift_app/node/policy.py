@@ -246,10 +246,16 @@ class Policy(_Section):
 BUILT_IN = {
     STRICT: Policy(),
     OPEN: Policy(
-        features=(ANY,), least_images=1, figures=True, statistics=True, image_statistics=True, largest_in=None,
-        largest_out=None, scores=None,
+        features=(ANY,),
+        least_images=1,
+        figures=True,
+        statistics=True,
+        image_statistics=True,
+        largest_in=None,
+        largest_out=None,
+        scores=None,
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -99,5 +99,10 @@ def _words(names: Sequence[str]) -> str:
 
 #: Each returns why the policy refuses a run; empty where it does not.
 RULES: tuple[Callable[[Policy, RunConfig, Place], str], ...] = (
-    _names, _contributions, _weights, _noise, _budget, _secure_sums,
-)  # fmt: skip
+    _names,
+    _contributions,
+    _weights,
+    _noise,
+    _budget,
+    _secure_sums,
+)

@@ -44,9 +44,15 @@ SENTENCES = {
 }
 #: The code of each class of errors; the first that fits.
 _CLASSES: tuple[tuple[type[Exception], str], ...] = (
-    (StorageError, DISK), (MemoryError, MEMORY), (ForgottenError, FORGOTTEN), (NotFiniteError, "diverged"),
-    (Wild, "diverged"), (DataError, "data"), (ConfigError, "configuration"), (FedShiftError, REFUSED),
-)  # fmt: skip
+    (StorageError, DISK),
+    (MemoryError, MEMORY),
+    (ForgottenError, FORGOTTEN),
+    (NotFiniteError, "diverged"),
+    (Wild, "diverged"),
+    (DataError, "data"),
+    (ConfigError, "configuration"),
+    (FedShiftError, REFUSED),
+)
 #: What a simulated node's error says of its machine, which a real node keeps to itself.
 _OF_MACHINE = {DISK: DISK_FAILED, MEMORY: MACHINE_FAILED, FORGOTTEN: MACHINE_FAILED}
 

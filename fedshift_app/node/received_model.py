@@ -62,10 +62,13 @@ def keep(kind: str, msg: Message, context: Context) -> None:
         return
     request = WorkRequest.from_record(msg.content)
     about = {
-        "run": request.header.run, "run_id": request.header.run_id, "server_round": request.server_round,
-        "resumed_after": request.header.resumed_after, "trained": kind == MessageType.TRAIN,
+        "run": request.header.run,
+        "run_id": request.header.run_id,
+        "server_round": request.server_round,
+        "resumed_after": request.header.resumed_after,
+        "trained": kind == MessageType.TRAIN,
         "node_index": request.node_index,
-    }  # fmt: skip
+    }
     arrays: Arrays = {_ABOUT: np.frombuffer(json.dumps(about).encode(), np.uint8)}
     for prefix, record in ((_WEIGHTS, request.weights), (_KNOWLEDGE, request.knowledge)):
         arrays |= {prefix + name: array for name, array in decode(record).items()}

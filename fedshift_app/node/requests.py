@@ -44,7 +44,7 @@ from fedshift_core.wire.names import (
     START_DIGEST,
     STARTS,
     STOPS,
-)  # fmt: skip
+)
 from fedshift_core.wire.records import array_record, config_record
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import declared
@@ -73,11 +73,17 @@ class NodeRequest(Request):
         on = features.of(config)
         asks_else = any(key.replaces_scores for name, key in on.keys[kind].items() if name in given)
         return cls(
-            kind=kind, given=given, config=config, shared=where.shared,
+            kind=kind,
+            given=given,
+            config=config,
+            shared=where.shared,
             own_domains=config.dataset.domains if where.shared else where.domains,
-            scores=kind == MessageType.EVALUATE and not asks_else, sums=_sums(config), run=config, where=where,
+            scores=kind == MessageType.EVALUATE and not asks_else,
+            sums=_sums(config),
+            run=config,
+            where=where,
             features=on,
-        )  # fmt: skip
+        )
 
 
 def _sums(config: RunConfig) -> tuple[str, ...]:

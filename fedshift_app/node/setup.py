@@ -71,9 +71,15 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
         raise ConfigError(f"node-config: data-dir must be an absolute path, found {str(data_dir)!r}")
     threads = config.train.threads or max(_integer(given, "threads"), 0)
     return Place(
-        domains[0], partition_id, num_partitions, config.dataset.source(data_dir), False, threads,
-        _network(config, given), domains[1:],
-    )  # fmt: skip
+        domains[0],
+        partition_id,
+        num_partitions,
+        config.dataset.source(data_dir),
+        False,
+        threads,
+        _network(config, given),
+        domains[1:],
+    )
 
 
 def _domains(given: str, known: Sequence[str], unseen: Collection[str]) -> tuple[str, ...]:

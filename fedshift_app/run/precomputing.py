@@ -40,9 +40,12 @@ def check(config: RunConfig, model: SplitModel) -> None:
 
 
 def ahead(
-    config: RunConfig, model: SplitModel, start: Mapping[str, NDArray[Any]], num_nodes: int,
+    config: RunConfig,
+    model: SplitModel,
+    start: Mapping[str, NDArray[Any]],
+    num_nodes: int,
     tell: Callable[[dict[str, Any] | None], None],
-) -> None:  # fmt: skip
+) -> None:
     """Compute what the nodes of a simulation need and what is not kept yet, so that no node waits for it.
 
     Args:
@@ -62,8 +65,10 @@ def ahead(
     def begin(missing: int) -> Callable[[int], None]:
         log.info(
             "model.precompute=on: the %s of %s is computed once for %s images and views",
-            features.depth, config.model.name, f"{missing:,}",
-        )  # fmt: skip
+            features.depth,
+            config.model.name,
+            f"{missing:,}",
+        )
         logged, began = features.said(0, missing), time.monotonic()
         last = began
         tell({"done": 0, "of": missing, "seconds_left": None})

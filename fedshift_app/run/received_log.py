@@ -71,9 +71,12 @@ class ReceivedLog:
             node_id = reply.metadata.src_node_id
             index, number = self._sent.get(node_id, (None, 0))
             about = {
-                "time": stamp(time.time()), "round": number, "node": index, "node_id": node_id,
+                "time": stamp(time.time()),
+                "round": number,
+                "node": index,
+                "node_id": node_id,
                 "message": plain(reply.metadata.message_type, MOST_NAME),
-            }  # fmt: skip
+            }
             self._lines += [json.dumps({**about, **entry}) for entry in out_log.reply_lines([*_entries(reply)])]
         if self._lines and self._path is not None:
             atomic_io.append_line(self._path, "\n".join(self._lines))

@@ -34,8 +34,14 @@ log = logging.getLogger("fedshift")
 ALLOW_CHANGED = "allow-changed"
 #: Settings that may change between two rounds; the network, its images and its number format may not.
 CHANGEABLE = (
-    "train.", "method.", "evaluate.every", "evaluate.fraction", "evaluate.last", "evaluate.patience", "federation.",
-)  # fmt: skip
+    "train.",
+    "method.",
+    "evaluate.every",
+    "evaluate.fraction",
+    "evaluate.last",
+    "evaluate.patience",
+    "federation.",
+)
 FIXED = ("method.name", "train.precision", "train.arithmetic", "federation.secure_sums")
 MOST_NAMED = 3  # settings of a message
 

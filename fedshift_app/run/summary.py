@@ -17,9 +17,12 @@ _BELOW_ALL = 0.9999  # a share of the test images that rounds to 1 is still belo
 #: Fields of a round that each line has, and those that some have by their key there.
 ALWAYS = ("losses", "nodes", "left_out", "bytes_up", "bytes_down", "seconds")
 SOMETIMES = {
-    "others": "others", "spread_over_nodes": "spread", "started_anew": "started_anew", "lost": "lost",
+    "others": "others",
+    "spread_over_nodes": "spread",
+    "started_anew": "started_anew",
+    "lost": "lost",
     "untrained": "untrained",
-}  # fmt: skip
+}
 #: Fields of the summary that only some runs have.
 OPTIONAL = (AVERAGED_OVER, "others", "spread_over_nodes", UNSCORED, LOST, "untrained")
 

@@ -13,7 +13,7 @@ class FedHEALParams(Params):
     tau: Fraction = 0.3
     """Share of the node's earlier rounds, of which more must have gone the way of an update for it to stay; 0: one such
     round is enough.
-    """  # fmt: skip
+    """
     beta: Probability = 0.4
     """How fast the step of a node's weight follows its distance; 0: not at all."""
     mask_buffers: bool = True

@@ -15,4 +15,4 @@ class GPerXANParams(Params):
     batch_norm: Literal["own", "averaged"] = "own"
     """BatchNorm that nodes are scored with: their own, which never leaves them, or the average of all, for which it is
     sent (code); each node trains with its own.
-    """  # fmt: skip
+    """

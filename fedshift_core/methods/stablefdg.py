@@ -9,9 +9,9 @@ class StableFDGParams(Params):
     """Parameters of StableFDG; values are its code's."""
 
     shift: Probability = 0.5
-    """Probability with which a batch is shifted to another node's style; 0: off, and no style travels."""  # fmt: skip
+    """Probability with which a batch is shifted to another node's style; 0: off, and no style travels."""
     explore: Probability = 0.5
-    """Probability, for each of the lower stages, with which styles are explored and mixed; 0: off."""  # fmt: skip
+    """Probability, for each of the lower stages, with which styles are explored and mixed; 0: off."""
     exploration_level: float = Field(3.0, ge=0, le=100)
     """How far an added image's style is led away from the mean (alpha); 0: it stays."""
     oversampling: float = Field(1.0, ge=0, le=4)

@@ -86,8 +86,15 @@ class Group:
 
     def digest(self) -> bytes:
         """Return what tells this group from any other one."""
-        return crypto.digest(self.purpose, self.server_round, self.fewest, float(self.least).hex(), *self.members(),
-                             *self.cipher_keys, *self.mask_keys)  # fmt: skip
+        return crypto.digest(
+            self.purpose,
+            self.server_round,
+            self.fewest,
+            float(self.least).hex(),
+            *self.members(),
+            *self.cipher_keys,
+            *self.mask_keys,
+        )
 
     def members(self) -> list[bytes]:
         """Return what tells each node, as part of a sum, from any other one; keys of sums are new each time."""

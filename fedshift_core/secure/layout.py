@@ -174,9 +174,13 @@ class Layout:
 
 
 def layout_of(
-    weights: Mapping[str, NDArray[Any]], shared: Mapping[str, tuple[int, ...]], terms: Sequence[str], most: float,
-    nodes: int, whole: Collection[str] = (),
-) -> Layout:  # fmt: skip
+    weights: Mapping[str, NDArray[Any]],
+    shared: Mapping[str, tuple[int, ...]],
+    terms: Sequence[str],
+    most: float,
+    nodes: int,
+    whole: Collection[str] = (),
+) -> Layout:
     """Return the layout of what the nodes of a round send.
 
     Args:

@@ -173,8 +173,14 @@ class Member:
             )
         secrets = crypto.new_secret(), crypto.new_secret()
         self._state.clear()
-        self._state.update(run=run, round=server_round, purpose=self._purpose, stage=KEYS, cipher_secret=secrets[0],
-                           mask_secret=secrets[1])  # fmt: skip
+        self._state.update(
+            run=run,
+            round=server_round,
+            purpose=self._purpose,
+            stage=KEYS,
+            cipher_secret=secrets[0],
+            mask_secret=secrets[1],
+        )
         return crypto.public_of(secrets[0]), crypto.public_of(secrets[1])
 
     def deal(self, group: Group) -> tuple[list[bytes], list[bytes], bytes]:
@@ -201,12 +207,22 @@ class Member:
                 text = pack_shares(self._index, node, of_seed, of_secret)
                 texts.append(crypto.encrypted(crypto.agreed(at.cipher_secret, key), text))
         self._state.update(
-            stage=SHARES, seed=seed, group=group.digest(), nodes=list(group.nodes), mask_keys=list(group.mask_keys),
-            cipher_keys=list(group.cipher_keys), threshold=group.threshold, sources=[self._index],
-            seed_shares=[seeds[place]], secret_shares=[secrets[place]], factors=list(group.factors),
+            stage=SHARES,
+            seed=seed,
+            group=group.digest(),
+            nodes=list(group.nodes),
+            mask_keys=list(group.mask_keys),
+            cipher_keys=list(group.cipher_keys),
+            threshold=group.threshold,
+            sources=[self._index],
+            seed_shares=[seeds[place]],
+            secret_shares=[secrets[place]],
+            factors=list(group.factors),
             statements=[statement.written() for statement in group.statements],
-            classes=len(group.statements[place].classes), least=group.least, members=group.members(),
-        )  # fmt: skip
+            classes=len(group.statements[place].classes),
+            least=group.least,
+            members=group.members(),
+        )
         return texts, digests, crypto.digest("own", self._index, seed)
 
     def receive(
@@ -241,15 +257,22 @@ class Member:
                 bad.append(source)
                 pairs[place] = b"", b""
         self._state.update(
-            stage=TRAIN, sources=[*at.sources, *sources], seed_shares=[*at.seed_shares, *(seed for seed, _ in pairs)],
+            stage=TRAIN,
+            sources=[*at.sources, *sources],
+            seed_shares=[*at.seed_shares, *(seed for seed, _ in pairs)],
             secret_shares=[*at.secret_shares, *(secret for _, secret in pairs)],
-        )  # fmt: skip
+        )
         return bad
 
     def mask(
-        self, vector: Residues, sent: bytes = b"", *, weights: bytes = b"", contributed: Sequence[bytes] = (),
+        self,
+        vector: Residues,
+        sent: bytes = b"",
+        *,
+        weights: bytes = b"",
+        contributed: Sequence[bytes] = (),
         rows: bool = False,
-    ) -> Residues:  # fmt: skip
+    ) -> Residues:
         """Add the node's masks to its vector, in place, and return it.
 
         Args:

@@ -60,15 +60,16 @@ class RunHeader:
         """Read the entries of a record ``config``."""
         given: dict[str, Any] = {
             each.name: _READ.get(type(each.default), str)(config[_name(each.name)])
-            for each in fields(cls) if _name(each.name) in config
-        }  # fmt: skip
+            for each in fields(cls)
+            if _name(each.name) in config
+        }
         return cls(**given)
 
     def to_record(self) -> RecordDict:
         """Return a message that asks a node what it is."""
-        return RecordDict({
-            wire.ARRAYS: ArrayRecord(), wire.KNOWLEDGE: ArrayRecord(), wire.CONFIG: ConfigRecord(self.to_config())
-        })  # fmt: skip
+        return RecordDict(
+            {wire.ARRAYS: ArrayRecord(), wire.KNOWLEDGE: ArrayRecord(), wire.CONFIG: ConfigRecord(self.to_config())}
+        )
 
     def question(self, server_round: int, node_index: int, asked: Mapping[str, Any]) -> RecordDict:
         """Return a message with a question of a feature.
@@ -136,11 +137,16 @@ class WorkRequest:
             if not isinstance(value, Scalar):
                 raise FedShiftError(f"the server sends {name} as {type(value).__name__}")
         return cls(
-            RunHeader.from_config(config), int(str(config[wire.SERVER_ROUND])), int(str(config[wire.NODE_INDEX])),
-            arrays[wire.ARRAYS], arrays[wire.KNOWLEDGE], scalars, options,
+            RunHeader.from_config(config),
+            int(str(config[wire.SERVER_ROUND])),
+            int(str(config[wire.NODE_INDEX])),
+            arrays[wire.ARRAYS],
+            arrays[wire.KNOWLEDGE],
+            scalars,
+            options,
             {name: arrays[name] for name in arrays if name not in (wire.ARRAYS, wire.KNOWLEDGE, wire.START)},
             arrays.get(wire.START),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -208,13 +214,16 @@ class NodeIntroduction:
     def to_record(self) -> RecordDict:
         """Return the message."""
         numbers: dict[str, Any] = {
-            wire.CLASS_COUNTS: self.class_counts, wire.NUM_TEST: self.num_test,
-            wire.SHARED_TEST: int(self.sees_all_tests), wire.PARTITION_ID: self.partition_id,
-            wire.NUM_PARTITIONS: self.num_partitions, **self.numbers,
+            wire.CLASS_COUNTS: self.class_counts,
+            wire.NUM_TEST: self.num_test,
+            wire.SHARED_TEST: int(self.sees_all_tests),
+            wire.PARTITION_ID: self.partition_id,
+            wire.NUM_PARTITIONS: self.num_partitions,
+            **self.numbers,
             **{wire.UNHELD_TEST + domain: number for domain, number in self.unheld_tests.items()},
             **{wire.HELD_TEST + domain: number for domain, number in self.held_tests.items()},
-        }  # fmt: skip
+        }
         numbers |= {} if self.fastest is None else {wire.FASTEST: self.fastest}
-        return RecordDict({
-            wire.CONFIG: ConfigRecord({wire.DOMAIN: self.domain, **self.words}), wire.METRICS: MetricRecord(numbers)
-        })  # fmt: skip
+        return RecordDict(
+            {wire.CONFIG: ConfigRecord({wire.DOMAIN: self.domain, **self.words}), wire.METRICS: MetricRecord(numbers)}
+        )

@@ -38,8 +38,9 @@ def parts_to_options(parts: Iterable[Part], *, sliced: bool) -> dict[str, list[s
     """
     parts = list(parts)
     drawn: dict[str, list[str] | list[int]] = {
-        wire.DOMAINS: [part.domain for part in parts], wire.DRAWN: [part.drawn for part in parts],
-    }  # fmt: skip
+        wire.DOMAINS: [part.domain for part in parts],
+        wire.DRAWN: [part.drawn for part in parts],
+    }
     if not sliced:
         return drawn
     return drawn | {wire.STARTS: [part.start for part in parts], wire.STOPS: [part.stop for part in parts]}
@@ -66,8 +67,10 @@ class DomainScore:
     def to_numbers(self, domain: str) -> dict[str, Any]:
         """Return the entries of the record ``metrics``."""
         return {
-            wire.CORRECT + domain: self.correct, wire.COUNT + domain: self.count, wire.LOSS_SUM + domain: self.loss_sum
-        } | {self.other_key(name, domain): correct for name, correct in self.others.items()}  # fmt: skip
+            wire.CORRECT + domain: self.correct,
+            wire.COUNT + domain: self.count,
+            wire.LOSS_SUM + domain: self.loss_sum,
+        } | {self.other_key(name, domain): correct for name, correct in self.others.items()}
 
     @staticmethod
     def other_key(name: str, domain: str) -> str:

@@ -77,7 +77,11 @@ def from_arrays(arrays: Arrays, domain: str) -> SiteNumbers:
     images, patients, *of_class = arrays[SITE_COUNTS + domain].tolist()
     first, classes = len(OVERALL), len(of_class)
     return SiteNumbers(
-        images, patients, np.array(of_class, np.int64),
-        numbers[:first], numbers[first:].reshape(len(BY_CLASS), classes, 3),
-        marks[:first], marks[first:].reshape(len(BY_CLASS), classes),
-    )  # fmt: skip
+        images,
+        patients,
+        np.array(of_class, np.int64),
+        numbers[:first],
+        numbers[first:].reshape(len(BY_CLASS), classes, 3),
+        marks[:first],
+        marks[first:].reshape(len(BY_CLASS), classes),
+    )

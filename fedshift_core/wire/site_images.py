@@ -61,10 +61,12 @@ class SiteImages:
             wire.STATISTICS_IMAGES: self.images,
             **{wire.STATISTICS_OF + name: list(self.numbers[name]) for name in NUMBERS},
             wire.STATISTICS_OF + HISTOGRAM: [share for row in self.histogram for share in row],
-            wire.STATISTICS_SIZES: list(self.sizes), wire.STATISTICS_SIZE_COUNTS: list(self.sizes.values()),
-            wire.STATISTICS_MODES: list(self.modes), wire.STATISTICS_MODE_COUNTS: list(self.modes.values()),
+            wire.STATISTICS_SIZES: list(self.sizes),
+            wire.STATISTICS_SIZE_COUNTS: list(self.sizes.values()),
+            wire.STATISTICS_MODES: list(self.modes),
+            wire.STATISTICS_MODE_COUNTS: list(self.modes.values()),
             **({wire.STATISTICS_STYLES: [value for row in self.styles for value in row]} if self.styles else {}),
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_config(cls, given: Mapping[str, Any], announced: int, bins: int) -> "SiteImages":
@@ -98,9 +100,7 @@ class SiteImages:
         return cls(images, numbers, histogram, sizes, modes, styles=image_styles.read(given, images))
 
 
-_KINDS = (
-    (wire.STATISTICS_SIZES, wire.STATISTICS_SIZE_COUNTS), (wire.STATISTICS_MODES, wire.STATISTICS_MODE_COUNTS),
-)  # fmt: skip
+_KINDS = ((wire.STATISTICS_SIZES, wire.STATISTICS_SIZE_COUNTS), (wire.STATISTICS_MODES, wire.STATISTICS_MODE_COUNTS))
 _NAMES = {wire.STATISTICS_IMAGES, *sum(_KINDS, ()), *(wire.STATISTICS_OF + name for name in (*NUMBERS, HISTOGRAM))}
 
 
@@ -145,9 +145,11 @@ class FederationImages(rows.Rows):
     def of(cls, reports: Sequence[tuple[int, int, SiteImages]]) -> "FederationImages":
         """Return those of nodes that tell theirs: place, place of the domain, and what it tells, of each."""
         nodes, domains = (np.array([entry[i] for entry in reports], np.int64) for i in range(2))
-        return cls(nodes, domains, *(
-            np.array([site.numbers[name] for _, _, site in reports], np.float64).reshape(-1, 3) for name in _OF_ALL
-        ))  # fmt: skip
+        return cls(
+            nodes,
+            domains,
+            *(np.array([site.numbers[name] for _, _, site in reports], np.float64).reshape(-1, 3) for name in _OF_ALL),
+        )
 
     def row_of(self, node: int) -> int | None:
         """Return the row of a node by its place in the federation; None if it tells nothing."""

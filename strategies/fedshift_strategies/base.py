@@ -106,9 +106,12 @@ class DomainStrategy(MethodHooks[P]):
             present = self.roster.wait_for(grid, self.federation.engine.min_nodes, self._timeout)
             self._attendance.note_absent(present)
             self._training = self._phase(
-                Training, self.federation.sample(server_round, present), present=present,
-                scored=self.scores_round(server_round), numbers=self._numbers,
-            )  # fmt: skip
+                Training,
+                self.federation.sample(server_round, present),
+                present=present,
+                scored=self.scores_round(server_round),
+                numbers=self._numbers,
+            )
             self._around = Around((each.name, each.on_round(self._training)) for each in self.features)
         except FederationError as error:
             raise FederationError(f"round {server_round}: {error}") from None
@@ -275,9 +278,17 @@ class DomainStrategy(MethodHooks[P]):
         """Return what features see of a part of the round."""
         self._observers: list[Callable[[Node, Mapping[str, Any]], None]] = []
         return kind(
-            self._result, self, self.roster.nodes, list(nodes), self._global, self._post.query, self._leave_out,
-            self._observe, self._observers, **more,
-        )  # fmt: skip
+            self._result,
+            self,
+            self.roster.nodes,
+            list(nodes),
+            self._global,
+            self._post.query,
+            self._leave_out,
+            self._observe,
+            self._observers,
+            **more,
+        )
 
     def _end_training(self) -> tuple[ArrayRecord, MetricRecord]:
         """End the training of a round."""

@@ -59,9 +59,12 @@ BY_CLASS = ("prototypes", COUNTS)  # names of arrays that have a row for each cl
 
 
 def check_contribution(
-    knowledge: Mapping[str, NDArray[Any]], declared: Declaration, sizes: Mapping[str, int],
-    class_counts: Sequence[int], max_value: float,
-) -> None:  # fmt: skip
+    knowledge: Mapping[str, NDArray[Any]],
+    declared: Declaration,
+    sizes: Mapping[str, int],
+    class_counts: Sequence[int],
+    max_value: float,
+) -> None:
     """Check what a node contributes against what its method declares.
 
     Args:

@@ -39,8 +39,11 @@ def strategies() -> dict[str, type[DomainStrategy[Any]]]:
 def _functions(kind: type) -> Iterator[tuple[str, FunctionType]]:
     """Yield the functions of a method: those of its classes that this module calls, and those next to them."""
     for each in kind.__mro__[: kind.__mro__.index(DomainStrategy)]:
-        beside = {name: value for name, value in vars(import_module(each.__module__)).items()
-                  if getattr(value, "__module__", "") == each.__module__}  # fmt: skip
+        beside = {
+            name: value
+            for name, value in vars(import_module(each.__module__)).items()
+            if getattr(value, "__module__", "") == each.__module__
+        }
         for name, value in (*vars(each).items(), *beside.items()):
             if isinstance(value, property | cached_property):
                 value = value.fget if isinstance(value, property) else value.func
@@ -113,17 +116,25 @@ def _made(kind: type[DomainStrategy[Any]]) -> type[PlainStrategy]:
     rest = {each: OF_RUN[each] for each in OF_RUN if each in wanted}
     arguments = create_model(f"{name}Arguments", __base__=kind.params_model, **OF_FLOWER | rest)
     accepted = (*_parameters(kind), *OF_FLOWER, *rest)
-    signature = inspect.Signature([
-        inspect.Parameter(
-            each, inspect.Parameter.KEYWORD_ONLY, annotation=info.annotation,
-            default=inspect.Parameter.empty if info.is_required() else info.default,
-        )
-        for each, info in ((each, arguments.model_fields[each]) for each in accepted)
-    ])  # fmt: skip
+    signature = inspect.Signature(
+        [
+            inspect.Parameter(
+                each,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=info.annotation,
+                default=inspect.Parameter.empty if info.is_required() else info.default,
+            )
+            for each, info in ((each, arguments.model_fields[each]) for each in accepted)
+        ]
+    )
     own_parts = {
-        "method": kind, "arguments": arguments, "accepted": accepted, "__signature__": signature,
-        "__doc__": _documented(kind), "__module__": __package__,
-    }  # fmt: skip
+        "method": kind,
+        "arguments": arguments,
+        "accepted": accepted,
+        "__signature__": signature,
+        "__doc__": _documented(kind),
+        "__module__": __package__,
+    }
     return cast(type[PlainStrategy], type(name, (PlainStrategy, kind), own_parts))
 
 

@@ -135,9 +135,7 @@ class PlainStrategy(DomainStrategy[Any]):
 
     # --- Flower's contract -------------------------------------------------------------------------
 
-    def start(
-        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *more: Any, **named: Any
-    ) -> Result:  # fmt: skip
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *more: Any, **named: Any) -> Result:
         """Run Flower's loop from nothing; arguments and result are those of Flower's strategies."""
         type(self).check_run(self.params, num_rounds)
         self._restart()

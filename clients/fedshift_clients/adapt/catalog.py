@@ -25,31 +25,42 @@ class AdaptationEntry:
 
 
 ADAPTATIONS: Registry[AdaptationEntry] = Registry(
-    "adaptation", "fedshift.adaptations", lambda: AdaptationEntry,
+    "adaptation",
+    "fedshift.adaptations",
+    lambda: AdaptationEntry,
     {
         entry.name: entry
         for entry in (
             AdaptationEntry(
-                "finetune", "one more local training round before the test", "fedshift_clients.adapt.finetune:Finetune",
+                "finetune",
+                "one more local training round before the test",
+                "fedshift_clients.adapt.finetune:Finetune",
                 "fedshift_clients.adapt.params:FinetuneParams",
             ),
             AdaptationEntry(
-                "fedicon", "FedICON: contrast of two views of the test images",
-                "fedshift_clients.adapt.fedicon:ContrastAdaptation", "fedshift_clients.adapt.params:ContrastParams",
+                "fedicon",
+                "FedICON: contrast of two views of the test images",
+                "fedshift_clients.adapt.fedicon:ContrastAdaptation",
+                "fedshift_clients.adapt.params:ContrastParams",
             ),
             AdaptationEntry(
-                "tent", "Tent: BatchNorm down the entropy of each batch", "fedshift_clients.adapt.tent:TentAdaptation",
+                "tent",
+                "Tent: BatchNorm down the entropy of each batch",
+                "fedshift_clients.adapt.tent:TentAdaptation",
                 "fedshift_clients.adapt.params:TentParams",
             ),
             AdaptationEntry(
-                "eata", "EATA: as Tent, by sure and new samples, without forgetting",
-                "fedshift_clients.adapt.eata:EATAAdaptation", "fedshift_clients.adapt.params:EATAParams",
+                "eata",
+                "EATA: as Tent, by sure and new samples, without forgetting",
+                "fedshift_clients.adapt.eata:EATAAdaptation",
+                "fedshift_clients.adapt.params:EATAParams",
             ),
             AdaptationEntry(
-                "t3a", "T3A: a classifier of the features of the test images",
+                "t3a",
+                "T3A: a classifier of the features of the test images",
                 "fedshift_clients.adapt.t3a:T3AAdaptation",
                 "fedshift_clients.adapt.params:T3AParams",
             ),
         )
     },
-)  # fmt: skip
+)

@@ -48,9 +48,12 @@ class EATA:
     """
 
     def __init__(
-        self, model: nn.Module, predict: Callable[[Tensor], Tensor], params: EATAParams,
+        self,
+        model: nn.Module,
+        predict: Callable[[Tensor], Tensor],
+        params: EATAParams,
         clean: Iterable[Tensor] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._norms = adaptable(model, "eata")
         self._tuned = [weight for norm in self._norms for weight in norm.parameters()]
         model.eval().requires_grad_(False)

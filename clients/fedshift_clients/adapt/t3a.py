@@ -67,9 +67,11 @@ class T3A:
 
 
 def adjusting(
-    classifier: nn.Linear, encode: Callable[[Tensor], tuple[Tensor, Tensor]], classify: Predictor | None = None,
+    classifier: nn.Linear,
+    encode: Callable[[Tensor], tuple[Tensor, Tensor]],
+    classify: Predictor | None = None,
     supports: int | None = 50,
-) -> Predictor:  # fmt: skip
+) -> Predictor:
     """Return what predicts images (B, 3, H, W) batch after batch, adjusted by each.
 
     Args:

@@ -90,9 +90,10 @@ class FedALAClient(DomainClient[FedALAParams]):
     def _top_tensors(self) -> dict[str, Tensor]:
         """Return the uppermost parameters that travel, by name, from below; the output layer is the top."""
         named = [
-            (name, parameter) for name, parameter in self.model.named_parameters()
+            (name, parameter)
+            for name, parameter in self.model.named_parameters()
             if name in self.shared_names and name.startswith(("encoder.", CLASSIFIER))
-        ]  # fmt: skip
+        ]
         output = (CLASSIFIER + "weight", CLASSIFIER + "bias")  # a hidden layer of the head is listed after it
         named.sort(key=lambda entry: entry[0] in output)
         return dict(named[-self.params.layers :])

@@ -107,9 +107,7 @@ class _StyleOf(torch.autograd.Function):
         slope = by_variance * (2 / rows.shape[1])
         offset = by_mean / rows.shape[1] - slope * mean
         by_map = torch.empty_like(rows)
-        for part, above, a, b, c, to in zip(
-            *_cut(rows, gradient, scale.detach(), slope, offset, by_map), strict=True
-        ):  # fmt: skip
+        for part, above, a, b, c, to in zip(*_cut(rows, gradient, scale.detach(), slope, offset, by_map), strict=True):
             full = part.to(torch.float32, copy=True).mul_(b[:, None]).add_(c[:, None])
             to.copy_(full.add_(above.to(torch.float32, copy=True).mul_(a[:, None])))
         return _map(by_map, gradients[0].shape), *by_parameters

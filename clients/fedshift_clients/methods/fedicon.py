@@ -131,6 +131,4 @@ class FedICONClient(DomainClient[FedICONParams]):
 
 
 def _head(feature_dim: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(feature_dim, feature_dim), nn.ReLU(), nn.Linear(feature_dim, PROJECTION_WIDTH)
-    )  # fmt: skip
+    return nn.Sequential(nn.Linear(feature_dim, feature_dim), nn.ReLU(), nn.Linear(feature_dim, PROJECTION_WIDTH))

@@ -76,9 +76,14 @@ class FedMDClient(KeepsModel[FedMDParams]):
         # In place of its label each image carries its place among the mean scores.
         placed = window.labelled(_places(len(window)))
         digest = Phase(
-            p.digest_epochs, lr=p.digest_lr, views=0, loss=self._digest, images=placed, batch_size=p.digest_batch,
+            p.digest_epochs,
+            lr=p.digest_lr,
+            views=0,
+            loss=self._digest,
+            images=placed,
+            batch_size=p.digest_batch,
             classes=False,
-        )  # fmt: skip
+        )
         return [digest, revisit]
 
     def _digest(self, batch: Batch) -> Terms:

@@ -71,9 +71,10 @@ def covariance(features: Tensor, most: int = 0) -> tuple[Tensor, Tensor, Tensor]
 def no_statistics(classes: int) -> dict[str, Tensor]:
     """Return :func:`statistics` of a node that has sent them before: no number."""
     return {
-        "means": torch.zeros(classes, 0), "eigenvalues": torch.zeros(classes, 0),
+        "means": torch.zeros(classes, 0),
+        "eigenvalues": torch.zeros(classes, 0),
         "eigenvectors": torch.zeros(classes, 0, 0),
-    }  # fmt: skip
+    }
 
 
 def statistics(features: Tensor, y: Tensor, classes: int, least: int, most: int) -> dict[str, Tensor]:
@@ -262,10 +263,16 @@ class GGEURClient(DomainClient[GGEURParams]):
         """
         p, number, width = self.params, self.model.num_classes, features.shape[1]
         vectors, prototypes, labels = (self.tensor(n) for n in ("eigenvectors", "prototypes", "labels"))
-        if vectors is None or prototypes is None or labels is None or not (
-            vectors.shape == (number, *values.shape[1:], width) and values.ndim == 2
-            and prototypes.shape == (len(labels), width)
-        ):  # fmt: skip
+        if (
+            vectors is None
+            or prototypes is None
+            or labels is None
+            or not (
+                vectors.shape == (number, *values.shape[1:], width)
+                and values.ndim == 2
+                and prototypes.shape == (len(labels), width)
+            )
+        ):
             raise FedShiftError(
                 f"the server's covariances or prototypes are not of {plural(number, 'class', 'classes')}, "
                 f"{plural(width, 'number')}"

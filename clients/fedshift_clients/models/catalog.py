@@ -148,7 +148,9 @@ def unknown(name: str, library: str, near: list[str]) -> ConfigError:
 _CNN, _RESNET = "fedshift_clients.models.cnn", "fedshift_clients.models.resnet"
 
 NETWORKS = Networks(
-    "model", "fedshift.models", lambda: Network,
+    "model",
+    "fedshift.models",
+    lambda: Network,
     {
         network.name: network
         for network in (
@@ -160,4 +162,4 @@ NETWORKS = Networks(
             Network("resnet18", "ResNet-18, small-image form, 512 features", f"{_RESNET}:resnet18"),
         )
     },
-)  # fmt: skip
+)

@@ -95,9 +95,14 @@ class TorchvisionEncoder(LibraryEncoder):
 
 
 _IN_A_ROW = (
-    models.AlexNet, models.ConvNeXt, models.DenseNet, models.EfficientNet, models.MobileNetV2, models.MobileNetV3,
+    models.AlexNet,
+    models.ConvNeXt,
+    models.DenseNet,
+    models.EfficientNet,
+    models.MobileNetV2,
+    models.MobileNetV3,
     models.VGG,
-)  # fmt: skip
+)
 
 
 def _row(body: Any) -> Sequence[nn.Module] | None:
@@ -133,9 +138,9 @@ def _ends(name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
             widths.append(h.shape[1])
     shrinks = [place for place in range(1, len(row)) if sides[place] < sides[place - 1]]
     # A stage that only pools belongs to the one before it.
-    ends = [
-        start for start, stop in zip(shrinks, [*shrinks[1:], len(row)], strict=True) if any(learns[start:stop])
-    ] + [len(row)]  # fmt: skip
+    ends = [start for start, stop in zip(shrinks, [*shrinks[1:], len(row)], strict=True) if any(learns[start:stop])] + [
+        len(row)
+    ]
     return tuple(ends), tuple(widths[end - 1] for end in ends)
 
 

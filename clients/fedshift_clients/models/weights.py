@@ -141,7 +141,7 @@ def fitted(model: SplitModel, given: Mapping[str, Tensor], name: str, file: str)
         key
         for key in state
         if key.startswith(ENCODER) and key not in named and not key.endswith(COUNTER) and key not in added
-    ]  # fmt: skip
+    ]
     unknown = [key for key in named if key not in state]
     if missing or unknown:
         parts = [

@@ -30,26 +30,37 @@ class ModulesEntry:
 
 
 MODULES: Registry[ModulesEntry] = Registry(
-    "modules", "fedshift.modules", lambda: ModulesEntry,
+    "modules",
+    "fedshift.modules",
+    lambda: ModulesEntry,
     {
         "f2dc": ModulesEntry(
-            "f2dc", "F2DC: feature decoupling and calibration", "fedshift_clients.modules.f2dc:F2DCModules", ("dfd",
-            "dfc"),
+            "f2dc",
+            "F2DC: feature decoupling and calibration",
+            "fedshift_clients.modules.f2dc:F2DCModules",
+            ("dfd", "dfc"),
             params="fedshift_clients.modules.params:F2DCParams",
         ),
         "within-domains": ModulesEntry(
-            "within-domains", "CORAL, MMD, IRM and V-REx over the domains within a node",
-            "fedshift_clients.modules.within:WithinDomainsModules", ("coral", "mmd", "irm", "rex"), needs_domains=True,
+            "within-domains",
+            "CORAL, MMD, IRM and V-REx over the domains within a node",
+            "fedshift_clients.modules.within:WithinDomainsModules",
+            ("coral", "mmd", "irm", "rex"),
+            needs_domains=True,
             params="fedshift_clients.modules.params:WithinDomainsParams",
         ),
         "mixstyle": ModulesEntry(
-            "mixstyle", "MixStyle: styles of maps mixed between images of a batch",
-            "fedshift_clients.modules.mixstyle:MixStyleModules", needs_domains="mix=crossdomain",
+            "mixstyle",
+            "MixStyle: styles of maps mixed between images of a batch",
+            "fedshift_clients.modules.mixstyle:MixStyleModules",
+            needs_domains="mix=crossdomain",
             params="fedshift_clients.modules.params:MixStyleParams",
         ),
         "fedfa": ModulesEntry(
-            "fedfa", "FedFA: statistics of maps drawn as widely as nodes differ in them",
-            "fedshift_clients.modules.fedfa:FedFAModules", params="fedshift_clients.modules.params:FedFAParams",
+            "fedfa",
+            "FedFA: statistics of maps drawn as widely as nodes differ in them",
+            "fedshift_clients.modules.fedfa:FedFAModules",
+            params="fedshift_clients.modules.params:FedFAParams",
         ),
     },
-)  # fmt: skip
+)

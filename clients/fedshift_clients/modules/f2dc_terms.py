@@ -80,9 +80,15 @@ def separability(plus: Tensor, minus: Tensor, tau: float) -> Tensor:
 
 
 def decoupling(
-    plus: Tensor, minus: Tensor, logits_plus: Tensor, logits_minus: Tensor, y: Tensor, wrong: Tensor, tau: float,
+    plus: Tensor,
+    minus: Tensor,
+    logits_plus: Tensor,
+    logits_minus: Tensor,
+    y: Tensor,
+    wrong: Tensor,
+    tau: float,
     cross_entropy: Classification = PLAIN,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     r"""Return :math:`\mathcal L_{DFD}` (Eq. 5): l+ and l- apart, l+ tells the class, l- a wrong one.
 
     .. math:: \frac1B\sum_i\frac{s(l_i^+,l_i^-)}\tau

@@ -39,9 +39,13 @@ class PrivateTraining:
         """Return what the node's rounds spend."""
         train = client.setup.train
         return spending(
-            self._privacy, len(client.train_set), train.batch_size, train.epochs, client.setup.rounds,
+            self._privacy,
+            len(client.train_set),
+            train.batch_size,
+            train.epochs,
+            client.setup.rounds,
             prototypes=client.sends_prototypes,
-        )  # fmt: skip
+        )
 
     def epsilon(self, client: NodeTools, rounds: int) -> float:
         """Return the epsilon that the node spends in so many rounds."""
@@ -91,9 +95,11 @@ class PrivateTraining:
         """Hold the gradients of two images against autograd's: the server's word for them is not enough."""
         x, y = next(client.plain_batches(client.train_set, size=2))
         check(
-            client.model, x, lambda given: summed(client.image_losses(Batch(given, y, 0))),
+            client.model,
+            x,
+            lambda given: summed(client.image_losses(Batch(given, y, 0))),
             freeze_batchnorm=client.setup.model.bn == "freeze",
-        )  # fmt: skip
+        )
 
     def _set_gradient(
         self, client: LocalTrainer, images: PerImage, batch: Batch | None, spends: Spending, rng: np.random.Generator
@@ -161,9 +167,13 @@ def _normal(rng: np.random.Generator, parameter: Tensor) -> Tensor:
 
 
 def _batches(
-    client: LocalTrainer, epoch: int, steps: int, rate: float, rng: np.random.Generator,
+    client: LocalTrainer,
+    epoch: int,
+    steps: int,
+    rate: float,
+    rng: np.random.Generator,
     views: tuple[torch.Generator, torch.Generator],
-) -> Iterator[Batch | None]:  # fmt: skip
+) -> Iterator[Batch | None]:
     """Yield Poisson-sampled batches, in which each image is with probability ``rate``; None for an empty one."""
     drawn = [np.flatnonzero(rng.random(len(client.train_set)) < rate) for _ in range(steps)]
     places = [torch.from_numpy(index) for index in drawn if len(index)]

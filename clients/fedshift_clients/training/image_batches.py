@@ -54,9 +54,16 @@ class ImageBatches:
             yield x if self.normalizer is None else self.normalizer.plain(x), y
 
     def augmented_batches(
-        self, images: ImageSet, batch_size: int, views: int, order: torch.Generator, first: torch.Generator,
-        second: torch.Generator, epoch: int = 0, pipeline: Pipeline | None = None,
-    ) -> Iterator[Batch]:  # fmt: skip
+        self,
+        images: ImageSet,
+        batch_size: int,
+        views: int,
+        order: torch.Generator,
+        first: torch.Generator,
+        second: torch.Generator,
+        epoch: int = 0,
+        pipeline: Pipeline | None = None,
+    ) -> Iterator[Batch]:
         """Yield all images once, in random order.
 
         Args:
@@ -75,9 +82,15 @@ class ImageBatches:
         yield from batches if images.domains is None else with_domains(batches, places, images.domains)
 
     def chosen_batches(
-        self, images: ImageSet, places: Sequence[Tensor], views: int, first: torch.Generator, second: torch.Generator,
-        epoch: int = 0, pipeline: Pipeline | None = None,
-    ) -> Iterator[Batch]:  # fmt: skip
+        self,
+        images: ImageSet,
+        places: Sequence[Tensor],
+        views: int,
+        first: torch.Generator,
+        second: torch.Generator,
+        epoch: int = 0,
+        pipeline: Pipeline | None = None,
+    ) -> Iterator[Batch]:
         """As :meth:`augmented_batches`, of the images at these places, (B,) each and not empty."""
         batches = self._as_configured(images, places, views, first, second, epoch, pipeline)
         yield from (
@@ -89,9 +102,15 @@ class ImageBatches:
         return replace(batch, x=self.normalizer.plain(batch.x))
 
     def _as_configured(
-        self, images: ImageSet, places: Sequence[Tensor], views: int, first: torch.Generator, second: torch.Generator,
-        epoch: int, pipeline: Pipeline | None,
-    ) -> Iterator[Batch]:  # fmt: skip
+        self,
+        images: ImageSet,
+        places: Sequence[Tensor],
+        views: int,
+        first: torch.Generator,
+        second: torch.Generator,
+        epoch: int,
+        pipeline: Pipeline | None,
+    ) -> Iterator[Batch]:
         """Yield the batches of :meth:`chosen_batches`, normalised by the configuration's mean and std."""
         frozen = self._bench.frozen
         pixels, labels = self._bench.images.get(images, labels_only=frozen is not None)

@@ -43,9 +43,13 @@ class Workbench:
     """
 
     def __init__(
-        self, model: SplitModel, device: torch.device, train: TrainConfig, images: ImageConfig,
+        self,
+        model: SplitModel,
+        device: torch.device,
+        train: TrainConfig,
+        images: ImageConfig,
         layout: torch.memory_format = torch.channels_last,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Make one; ``layout`` is that of the batches, and of the model's weights already."""
         self.model = model
         self.state: dict[str, Tensor] = dict(model.state_dict())  # once: a walk through all modules

@@ -22,8 +22,11 @@ class ModelParts:
         for path, module in model.named_modules():
             start, passing = f"{path}." if path else "", module._non_persistent_buffers_set
             holders: list[dict[Any, Any]] = [
-                module._modules, module._parameters, module._forward_hooks, module._forward_pre_hooks,
-            ]  # fmt: skip
+                module._modules,
+                module._parameters,
+                module._forward_hooks,
+                module._forward_pre_hooks,
+            ]
             self._whole += [(held, dict(held)) for held in holders]
             for held in (*holders, module._buffers):
                 self._kept.append((held, {key: part for key, part in held.items() if key not in passing}, start))

@@ -60,9 +60,15 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
     summed: NDArray[np.bool_] | None = None
 
     def __init__(
-        self, model: SplitModel, setup: ClientSetup, params: P, train_set: ImageSet, private: frozenset[str],
-        bench: Workbench | None, public_set: Callable[[], ImageSet] | None,
-    ) -> None:  # fmt: skip
+        self,
+        model: SplitModel,
+        setup: ClientSetup,
+        params: P,
+        train_set: ImageSet,
+        private: frozenset[str],
+        bench: Workbench | None,
+        public_set: Callable[[], ImageSet] | None,
+    ) -> None:
         self._bench = bench or Workbench(model, setup.device, setup.train, setup.images)
         self._bench.clear()
         self.model = model

@@ -16,10 +16,25 @@ OWN_TERMS = ("own_terms", "own_terms_of_each")
 
 #: Hooks with losses; and all that decides what training takes of a node's images.
 LOSSES = ("loss", "image_losses", "own_terms", "own_terms_of_each", "phases")
-TRAINING = frozenset({
-    "build_model", "forward", "received", "phases", "start_round", "start_epoch", "loss", "own_terms", "terms_of",
-    "gather", "to_send", "finish_round", "class_prototypes", "class_means_of", "augmented_batches",
-})  # fmt: skip
+TRAINING = frozenset(
+    {
+        "build_model",
+        "forward",
+        "received",
+        "phases",
+        "start_round",
+        "start_epoch",
+        "loss",
+        "own_terms",
+        "terms_of",
+        "gather",
+        "to_send",
+        "finish_round",
+        "class_prototypes",
+        "class_means_of",
+        "augmented_batches",
+    }
+)
 
 
 def is_per_image(kind: type, base: type) -> bool:

@@ -209,9 +209,10 @@ def _check_gradients(model: SplitModel, x: Tensor, losses_of: Callable[[Tensor],
     if mixed is not None and bool(mixed[1:].any()):
         raise ConfigError("privacy.name=dp-sgd: the network mixes the images of a batch; allowed is one that does not")
     wrong = [
-        name for (name, norms), alone in zip(found.items(), zip(*gradients, strict=True), strict=True)
+        name
+        for (name, norms), alone in zip(found.items(), zip(*gradients, strict=True), strict=True)
         if not _agree(norms, alone)
-    ]  # fmt: skip
+    ]
     if wrong:
         raise ConfigError(
             f"privacy.name=dp-sgd: Opacus finds no right gradients of single images for {some(wrong, MOST_NAMED)} of "

@@ -74,9 +74,15 @@ class FrozenFeatures:
     _joined_maps = False  # its features are maps
 
     def __init__(
-        self, model: SplitModel, config: ModelConfig, images: ImageConfig, of_products: precision.Format,
-        layout: torch.memory_format, size: int, threads: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        model: SplitModel,
+        config: ModelConfig,
+        images: ImageConfig,
+        of_products: precision.Format,
+        layout: torch.memory_format,
+        size: int,
+        threads: int = 0,
+    ) -> None:
         """Take the beginning of a model.
 
         Args:
@@ -168,9 +174,16 @@ class FrozenFeatures:
         return self._store(view).missing(images.marks)
 
     def batch(
-        self, images: ImageSet, index: Tensor, labels: Tensor, views: int, rngs: Sequence[torch.Generator], epoch: int,
-        *, pixels: bool = False,
-    ) -> Batch:  # fmt: skip
+        self,
+        images: ImageSet,
+        index: Tensor,
+        labels: Tensor,
+        views: int,
+        rngs: Sequence[torch.Generator],
+        epoch: int,
+        *,
+        pixels: bool = False,
+    ) -> Batch:
         """Return a batch of what is kept of images.
 
         Args:
@@ -229,10 +242,16 @@ class FrozenFeatures:
             self._shape = probe.shape[1:]
             kept = self._kept_in(len(self._shape))
             self._about = {
-                "network": self._config.name, "depth": self.depth, "weights": weights, "size": self._size,
-                "mean": self._images.mean, "std": self._images.std, "arithmetic": self._precision, "kept": kept,
+                "network": self._config.name,
+                "depth": self.depth,
+                "weights": weights,
+                "size": self._size,
+                "mean": self._images.mean,
+                "std": self._images.std,
+                "arithmetic": self._precision,
+                "kept": kept,
                 "probe": hashlib.sha256(probe.tobytes()).hexdigest(),
-            }  # fmt: skip
+            }
         return self._about
 
     def _computed(self, images: ImageSet, index: NDArray[np.int64], view: int) -> NDArray[Any]:
@@ -304,9 +323,12 @@ class FrozenFeatures:
                 last = now
                 left = (now - began) / done * (of - before - done)
                 log.info(
-                    "features: %s of %s images, about %.0f s left", f"{before + done:,}", f"{of:,}", left,
+                    "features: %s of %s images, about %.0f s left",
+                    f"{before + done:,}",
+                    f"{of:,}",
+                    left,
                     extra={"event": "features"},
-                )  # fmt: skip
+                )
 
         return said
 

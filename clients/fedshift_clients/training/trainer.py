@@ -164,7 +164,7 @@ class LocalTrainer(NodeTools[P]):
         """Let the modules draw anew by (seed, node, round); ``prefix``: for what is not local training."""
         self._modules.start_round(
             self.model, lambda purpose: self.torch_rng(prefix + purpose, server_round), self.cross_entropy
-        )  # fmt: skip
+        )
 
     def _prepare_round(self, server_round: int) -> Sequence[Phase]:
         self.start_modules(server_round)

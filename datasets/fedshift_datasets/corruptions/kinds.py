@@ -18,7 +18,7 @@ from fedshift_datasets.corruptions.arrays import (
     trailed,
     unit,
     zoomed,
-)  # fmt: skip
+)
 from fedshift_datasets.corruptions.frost_texture import TEXTURES, frost_textures
 from fedshift_datasets.corruptions.levels import LARGE_SIZE, SMALL_SIZE
 

@@ -15,8 +15,13 @@ HUB_DIR = "FEDSHIFT_HUB"  # environment variable: the folder of all sets
 RECORD = ".hub.json"  # in the folder of a set
 #: First bytes of image files, with the suffix that says so.
 _KINDS = {
-    b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"BM": ".bmp", b"II*\0": ".tif", b"MM\0*": ".tif", b"RIFF": ".webp",
-}  # fmt: skip
+    b"\xff\xd8\xff": ".jpg",
+    b"\x89PNG": ".png",
+    b"BM": ".bmp",
+    b"II*\0": ".tif",
+    b"MM\0*": ".tif",
+    b"RIFF": ".webp",
+}
 _REPOSITORY = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
 
 

@@ -324,9 +324,13 @@ def write(path: Path, images: ImageSet, classes: tuple[str, ...] = ()) -> None:
         DataError: If the file cannot be written.
     """
     content: dict[str, Any] = {
-        "x": images.x, "y": images.y, GROUPS: images.groups, MASKS: images.masks, SPACING: images.spacing,
+        "x": images.x,
+        "y": images.y,
+        GROUPS: images.groups,
+        MASKS: images.masks,
+        SPACING: images.spacing,
         KEY: np.array(classes) if classes else None,
-    }  # fmt: skip
+    }
     try:
         private_files.make_folder(path.parent)
         with kept.building(path) as file:

@@ -76,9 +76,11 @@ def find(
     if all(groups):
         return Patients(tuple(groups), by=tuple(by))
     tables = [
-        path for folder in _folders(files, root) for name in layout.divided(folder)[1]
+        path
+        for folder in _folders(files, root)
+        for name in layout.divided(folder)[1]
         if name.lower().endswith(".csv") and (path := folder / name) != labels and path.is_file()
-    ]  # fmt: skip
+    ]
     groups, used, misfits, notes = _with_tables(groups, tables, domain, files, root)
     by += used
     groups, asked, missing = _with_headers(groups, files)

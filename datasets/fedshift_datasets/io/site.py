@@ -207,10 +207,14 @@ def _kept(path: Path, key: str) -> Site | None:
 def _keep(path: Path, key: str, site: Site, states: Sequence[tuple[str, State]]) -> None:
     of = site.pictures
     about = {
-        "key": key, "states": states, "groups": [] if of.groups is None else of.groups.tolist(),
-        "not_taken": list(map(str, site.not_taken)), "masked": of.masks is not None, "mask_classes": of.classes,
+        "key": key,
+        "states": states,
+        "groups": [] if of.groups is None else of.groups.tolist(),
+        "not_taken": list(map(str, site.not_taken)),
+        "masked": of.masks is not None,
+        "mask_classes": of.classes,
         **{name: getattr(site, name) for name in _PLAIN},
-    }  # fmt: skip
+    }
     names = "\0".join((*of.names, *(of.masks or ()))).encode(errors="surrogateescape")
     kept.keep(path, about, of.labels, of.splits, np.frombuffer(names, np.uint8))
 

@@ -111,10 +111,16 @@ class Allocation(ConfigModel):
 
     @model_validator(mode="after")
     def _have_no_excluding_keys(self) -> "Allocation":
-        on = {key for key in ("with_replacement", "last_takes_rest", "label_skew", "mixing", "test_fraction")
-              if getattr(self, key)}  # fmt: skip
-        on |= {key for key, value in (("share", "equal"), ("share_per", "domain"), ("test_on", "domain"))
-               if getattr(self, key) == value}  # fmt: skip
+        on = {
+            key
+            for key in ("with_replacement", "last_takes_rest", "label_skew", "mixing", "test_fraction")
+            if getattr(self, key)
+        }
+        on |= {
+            key
+            for key, value in (("share", "equal"), ("share_per", "domain"), ("test_on", "domain"))
+            if getattr(self, key) == value
+        }
         for one, other, why in _EXCLUDING:
             if {one, other} <= on:
                 found = ", ".join(f"{key}={str(getattr(self, key)).lower()}" for key in (one, other))

@@ -18,9 +18,14 @@ class DomainPartitioner(Partitioner):  # type: ignore[misc]  # it has no types
     """Gives each node images of one domain, by the keys of a run's section ``allocation``."""
 
     def __init__(
-        self, *, domain_by: str = "domain", partition_by: str = "label", seed: int = 0, nodes: int | None = None,
+        self,
+        *,
+        domain_by: str = "domain",
+        partition_by: str = "label",
+        seed: int = 0,
+        nodes: int | None = None,
         **allocation: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Say which nodes there are.
 
         Args:

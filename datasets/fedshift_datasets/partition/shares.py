@@ -281,9 +281,9 @@ def divide_given(domain: str, labels: Indices, nodes: int, seed: int) -> list[In
     return spread(labels, nodes, generator(seed, f"validation-{domain}"))
 
 
-def exchanged(homes: Sequence[str], held: Sequence[Indices], mixing: float, purpose: str, seed: int) -> list[
-    dict[str, Indices]
-]:  # fmt: skip
+def exchanged(
+    homes: Sequence[str], held: Sequence[Indices], mixing: float, purpose: str, seed: int
+) -> list[dict[str, Indices]]:
     """Return what each node holds after it has given a part of its images and got as many of the common mixture.
 
     As the heterogeneous partition of FedDG_Benchmark (Bai, Bagchi, Inouye; https://arxiv.org/abs/2307.04942): a part of

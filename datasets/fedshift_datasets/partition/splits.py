@@ -106,9 +106,17 @@ def _order(domain: str, number: int, seed: int) -> Indices:
 
 
 def domain_parts(
-    allocation: Allocation, dealt: tuple[str, ...], domain: str, labels: Indices, num_classes: int, seed: int,
-    public: float = 0.0, groups: Texts | None = None, *, only_test: bool = False,
-) -> Mapping[int, Parts]:  # fmt: skip
+    allocation: Allocation,
+    dealt: tuple[str, ...],
+    domain: str,
+    labels: Indices,
+    num_classes: int,
+    seed: int,
+    public: float = 0.0,
+    groups: Texts | None = None,
+    *,
+    only_test: bool = False,
+) -> Mapping[int, Parts]:
     """Return which of a domain's images each of its nodes holds, by its index.
 
     The images of a domain are shuffled once, by ``seed``, and cut: no two nodes hold the same image,

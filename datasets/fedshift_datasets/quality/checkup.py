@@ -102,8 +102,10 @@ class Checkup:
         """Return the domains and splits without an image of a class, with the class."""
         return [
             (part.domain, part.split, kind)
-            for part in self.parts for kind, number in zip(self.classes, part.showing, strict=True) if not number
-        ]  # fmt: skip
+            for part in self.parts
+            for kind, number in zip(self.classes, part.showing, strict=True)
+            if not number
+        ]
 
 
 def check(known: Dataset, kind: str, domains: Sequence[str], source: Source, form: Form, prepare: Prepare) -> Checkup:

@@ -83,9 +83,7 @@ CLASSES10 = (
     "zebra",
 )
 #: Published number of images by domain.
-COUNTS = {
-    "clipart": 48129, "infograph": 51605, "painting": 72266, "quickdraw": 172500, "real": 172947, "sketch": 69128,
-}  # fmt: skip
+COUNTS = {"clipart": 48129, "infograph": 51605, "painting": 72266, "quickdraw": 172500, "real": 172947, "sketch": 69128}
 #: Of the ten classes only quickdraw's number is known without the lists: it has 500 images of every class.
 COUNTS10 = {"quickdraw": 5000}
 

@@ -247,13 +247,16 @@ def survey(
     for path in archives:
         trees.npz_arrays(path, whole.classes, stated=stated, masks=source.masks)
     used = {
-        sites.table_path(source), *archives, *(layout.named(root, domain) for domain in known.domains),
+        sites.table_path(source),
+        *archives,
+        *(layout.named(root, domain) for domain in known.domains),
         *(root / name for site in there for name in site.patients_by),
-    }  # fmt: skip
+    }
     others = tuple(
-        path for path in layout.visible(root)
+        path
+        for path in layout.visible(root)
         if path not in used and (path.is_dir() or pictures.is_image_name(path.name) or pictures.not_taken([path.name]))
-    )  # fmt: skip
+    )
     return Survey(known.classes, tuple(there), others)
 
 

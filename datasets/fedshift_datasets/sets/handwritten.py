@@ -122,6 +122,11 @@ def find(domain: str, split: Split, source: Source, *, masks: bool = False) -> I
 
 DATASET = Dataset("handwritten", TITLE, DOMAINS, CLASSES, SIZE, find)
 MASKED = Dataset(
-    "handwritten-masks", "The pictures of handwritten, with masks of their digits, embedded", DOMAINS, OF_MASKS, SIZE,
-    partial(find, masks=True), masked=(True,),
-)  # fmt: skip
+    "handwritten-masks",
+    "The pictures of handwritten, with masks of their digits, embedded",
+    DOMAINS,
+    OF_MASKS,
+    SIZE,
+    partial(find, masks=True),
+    masked=(True,),
+)

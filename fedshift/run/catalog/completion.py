@@ -86,8 +86,11 @@ def values(key: str) -> tuple[str, ...]:
     from fedshift_core.extensions import OURS
 
     named: dict[str, Iterable[str]] = {
-        "model.name": NETWORKS, "modules": registry.MODULES, "adapt.name": registry.ADAPTATIONS,
-        "model.weights": (f"{PREFIX}{name}" for name in WEIGHTS), **WORDS,
+        "model.name": NETWORKS,
+        "modules": registry.MODULES,
+        "adapt.name": registry.ADAPTATIONS,
+        "model.weights": (f"{PREFIX}{name}" for name in WEIGHTS),
+        **WORDS,
         "features": (name for name in registry.FEATURES if registry.FEATURES.origin(name) != OURS),
-    }  # fmt: skip
+    }
     return tuple(named.get(key, ()))

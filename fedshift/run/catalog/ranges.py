@@ -19,9 +19,13 @@ MOST_WRITTEN_OUT = 10_000_000  # larger bounds are shown as powers of ten
 #: Bounds of a number in JSON Schema, in the order of telling.
 _BOUNDS = {"exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most"}
 _TYPES = {
-    "boolean": "true or false", "integer": "whole number", "number": "number", "string": "text", "null": "null",
+    "boolean": "true or false",
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "null": "null",
     "object": "mapping",
-}  # fmt: skip
+}
 
 
 class Parameter(NamedTuple):

@@ -81,33 +81,43 @@ def facts() -> dict[str, Any]:
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     return {
         "machine": {
-            "is": machine.describe(), "system": platform.platform(), "cores": os.cpu_count(),
-            "cores_granted": diagnostics.cores_granted(), "flags": flags(), "memory": memory.total,
+            "is": machine.describe(),
+            "system": platform.platform(),
+            "cores": os.cpu_count(),
+            "cores_granted": diagnostics.cores_granted(),
+            "flags": flags(),
+            "memory": memory.total,
             "memory_free": memory.available,
             "gpus": [
                 {"name": gpu.name, "memory": gpu.total_memory, "capability": f"{gpu.major}.{gpu.minor}"} for gpu in gpus
             ],
         },
         "torch": {
-            "version": str(torch.__version__), "cuda": torch.version.cuda, "threads": torch.get_num_threads(),
-            "vectors": torch.backends.cpu.get_cpu_capability(), "onednn": diagnostics.has_onednn(),
+            "version": str(torch.__version__),
+            "cuda": torch.version.cuda,
+            "threads": torch.get_num_threads(),
+            "vectors": torch.backends.cpu.get_cpu_capability(),
+            "onednn": diagnostics.has_onednn(),
             "bf16": precision.has_bf16(precision.default_device()),
         },
         "versions": {"fedshift": __version__, "python": platform.python_version()}
         | {name: diagnostics.installed(name) for name in VERSIONS_OF},
         "extras": diagnostics.extras(),
         "folders": {
-            "images": str(images), "images_free": shutil.disk_usage(existing(images)).free,
-            "state": str(state_folder.state_dir()), "runs": str(Path(RUNS).absolute()),
+            "images": str(images),
+            "images_free": shutil.disk_usage(existing(images)).free,
+            "state": str(state_folder.state_dir()),
+            "runs": str(Path(RUNS).absolute()),
             "runs_free": shutil.disk_usage(existing(Path(RUNS))).free,
         },
         "ports": {
-            "loopback": not refused(0, diagnostics.LOOPBACK), "superlink": diagnostics.SUPERLINK,
+            "loopback": not refused(0, diagnostics.LOOPBACK),
+            "superlink": diagnostics.SUPERLINK,
             "superlink_free": not refused(diagnostics.SUPERLINK),
         },
         "asked": os.environ.get(node_precision.ASKED, ""),
         "choices": [_choice(path, entry) for path, entry in node_precision.entries()],
-    }  # fmt: skip
+    }
 
 
 def flags() -> list[str]:

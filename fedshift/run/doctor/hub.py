@@ -45,11 +45,11 @@ def problems(folder: Path) -> list[Problem]:
     files = passed(_collect_file_paths, folder)
     if files is not None:
         passed(_validate_files, files)
+    length, version = len(description), app.get("fab-format-version")
+    of_length = f"project.description has {plural(length, 'character')}, the Hub accepts 1 to {LONGEST_DESCRIPTION}"
     own: dict[str, Any] = {
-        f"fab-format-version is {app.get('fab-format-version', 'not set')}, the Hub accepts {FORMAT}":
-            config and app.get("fab-format-version") != FORMAT,
-        f"project.description has {plural(len(description), 'character')}, the Hub accepts 1 to {LONGEST_DESCRIPTION}":
-            config and not 0 < len(description) <= LONGEST_DESCRIPTION,
+        f"fab-format-version is {version or 'not set'}, the Hub accepts {FORMAT}": config and version != FORMAT,
+        of_length: config and not 0 < length <= LONGEST_DESCRIPTION,
         "no README.md would be uploaded": files and folder.resolve() / "README.md" not in files,
-    }  # fmt: skip
+    }
     return [Problem(line, REMEDY) for line in (*found, *warnings, *(line for line, holds in own.items() if holds))]

@@ -192,9 +192,7 @@ class WorkersGrid(LocalGrid):
         if not worker.ready:
             raise FederationError(f"a worker process {how} before it could work")
         then = f"; what {plural(lost, 'node')} had in its memory alone is lost" if lost else ""
-        log.warning(
-            "a worker process %s; another one repeats its work%s", how, then, extra={"event": "worker_died"}
-        )  # fmt: skip
+        log.warning("a worker process %s; another one repeats its work%s", how, then, extra={"event": "worker_died"})
         if worker.jobs:
             first = worker.jobs[0]
             work.deaths[first] += 1

@@ -52,5 +52,6 @@ def label(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
             continue
         labels = [short(names[run[0]], most) for run in runs]
         turned = 90 if axis is axes.xaxis and max(map(len, labels)) > 2 else 0
-        axis.set_ticks([(run[0] + run[-1]) / 2 for run in runs], labels, rotation=turned,
-                       fontsize=10 if len(labels) <= 20 else 6)  # fmt: skip
+        axis.set_ticks(
+            [(run[0] + run[-1]) / 2 for run in runs], labels, rotation=turned, fontsize=10 if len(labels) <= 20 else 6
+        )

@@ -44,10 +44,23 @@ LEGEND_ROWS, LEGEND_LINE = 3, 15.5  # rows that fit into a figure's height; heig
 
 #: Fonts with the letters of other scripts, of which the first that is here and has a letter draws it.
 FALLBACKS = (
-    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "Noto Sans KR", "Source Han Sans SC",
-    "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo",
-    "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Noto Sans Devanagari", "Noto Sans Thai",
-)  # fmt: skip
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Noto Sans SC",
+    "Noto Sans JP",
+    "Noto Sans KR",
+    "Source Han Sans SC",
+    "WenQuanYi Zen Hei",
+    "WenQuanYi Micro Hei",
+    "PingFang SC",
+    "Hiragino Sans",
+    "Apple SD Gothic Neo",
+    "Microsoft YaHei",
+    "Yu Gothic",
+    "Malgun Gothic",
+    "Noto Sans Devanagari",
+    "Noto Sans Thai",
+)
 MISSING_GLYPH = r"Glyph .* missing from "  # how matplotlib's warning begins
 
 _OF_PAGE = {colour: f"var(--{name})" for name, colour in THEME.items() if name[1:].isdigit() or name == "grid"}

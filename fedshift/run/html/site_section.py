@@ -10,9 +10,15 @@ from fedshift_core.rounds import round_name
 from fedshift_core.wire.site_figures import BY_CLASS, OVERALL
 
 HEADS = {
-    "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC", "auprc": "AUPRC",
-    "brier": "Brier", "ece": "calibration error", "sensitivity": "sensitivity", "specificity": "specificity",
-}  # fmt: skip
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "brier": "Brier",
+    "ece": "calibration error",
+    "sensitivity": "sensitivity",
+    "specificity": "specificity",
+}
 OPEN = 60  # the table of classes is open up to this number of rows
 
 

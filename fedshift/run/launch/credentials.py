@@ -76,9 +76,14 @@ class Credentials:
             check_private(self.ca_key)
         self._check_certificate()
         return [
-            "--ssl-ca-certfile", str(self.ca_certificate), "--ssl-certfile", str(self.certificate),
-            "--ssl-keyfile", str(self.key), "--enable-supernode-auth",
-        ]  # fmt: skip
+            "--ssl-ca-certfile",
+            str(self.ca_certificate),
+            "--ssl-certfile",
+            str(self.certificate),
+            "--ssl-keyfile",
+            str(self.key),
+            "--enable-supernode-auth",
+        ]
 
     def _check_certificate(self) -> None:
         """Refuse a certificate that clients would refuse; warn of one that expires soon."""
@@ -240,15 +245,26 @@ def _load_authority(made: Credentials) -> tuple[x509.Certificate, ec.EllipticCur
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey,
-    days: int, hosts: Sequence[x509.GeneralName] = (),
-) -> bytes:  # fmt: skip
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    signer: ec.EllipticCurvePrivateKey,
+    days: int,
+    hosts: Sequence[x509.GeneralName] = (),
+) -> bytes:
     """Return a signed certificate in PEM: of a server with these hosts, without any of a CA."""
     now, is_ca = datetime.datetime.now(datetime.UTC), not hosts
     usage = dict.fromkeys(
-        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only",
-         "decipher_only"), False,
-    )  # fmt: skip
+        (
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "encipher_only",
+            "decipher_only",
+        ),
+        False,
+    )
     usage |= {"digital_signature": not is_ca, "key_cert_sign": is_ca, "crl_sign": is_ca}
     builder = (
         x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())

@@ -171,6 +171,8 @@ def _run() -> None:
 
 #: Each with its name in lists of processes, which has room for 15 letters.
 PROGRAMS = {
-    SIMULATION: (SIMULATION, _simulation), FLWR: (FLWR, _flwr), RAY: ("ray::ClientApp", _ray_worker),
+    SIMULATION: (SIMULATION, _simulation),
+    FLWR: (FLWR, _flwr),
+    RAY: ("ray::ClientApp", _ray_worker),
     RUN: ("fedshift run", _run),
-}  # fmt: skip
+}

@@ -74,10 +74,14 @@ def scores(folder: Path) -> dict[str, Any] | None:
     losses = Losses.of(content)
     lines = losses.lines()
     return {
-        "domains": content["domains"], "average": losses.overall(content["domains"]).avg,
-        "averaged_rounds": content["averaged_rounds"], "final": content["final"], **by_class,
-        **({"losses": lines} if lines else {}), **{key: content[key] for key in (AVERAGED_OVER,) if key in content},
-    }  # fmt: skip
+        "domains": content["domains"],
+        "average": losses.overall(content["domains"]).avg,
+        "averaged_rounds": content["averaged_rounds"],
+        "final": content["final"],
+        **by_class,
+        **({"losses": lines} if lines else {}),
+        **{key: content[key] for key in (AVERAGED_OVER,) if key in content},
+    }
 
 
 @contextlib.contextmanager

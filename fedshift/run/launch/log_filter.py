@@ -64,9 +64,16 @@ def call(
         early: End it when the ServerApp has written all; the exit code is then 0.
     """
     process = subprocess.Popen(
-        command, cwd=folder, env={**env, "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
-    )  # fmt: skip
+        command,
+        cwd=folder,
+        env={**env, "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    )
     assert process.stdout is not None
     assert process.stderr is not None
     errors_thread = threading.Thread(target=_pass_on, args=(process.stderr, out or sys.stderr), daemon=True)

@@ -95,9 +95,13 @@ class Watchdog:
         """Start it for ``variable=value``; it also removes ``folder`` with its contents."""
         arguments = [variable, value, *([str(folder)] if folder else [])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedshift.run.launch.watchdog", *arguments], cwd=ROOT, stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "fedshift.run.launch.watchdog", *arguments],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def release(self) -> None:
         """Let it end, because the watched processes have ended."""
@@ -134,9 +138,14 @@ class Group(contextlib.AbstractContextManager["Group"]):
         """Start a process in the background."""
         with self.log(name).open("ab") as log:
             process = subprocess.Popen(
-                arguments, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                arguments,
+                cwd=self.folder,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self._running[name] = process
         return process
 
@@ -186,9 +195,12 @@ class Group(contextlib.AbstractContextManager["Group"]):
 
 
 def stop_marked(
-    variable: str, value: str, uncounted: tuple[str, str] | None = None, also: Collection[int] = (),
+    variable: str,
+    value: str,
+    uncounted: tuple[str, str] | None = None,
+    also: Collection[int] = (),
     by: Sequence[str] = BY_FORCE_LAST,
-) -> int:  # fmt: skip
+) -> int:
     """End all processes with this variable in their environment, and their children: by a signal, then by force.
 
     Args:

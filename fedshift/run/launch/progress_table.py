@@ -205,9 +205,12 @@ def screen() -> Iterator[Screen]:
     console = Console(soft_wrap=True)  # printed lines are not wrapped: users copy commands and paths from them
     shown = Screen(console)
     live = Live(
-        console=console, get_renderable=shown.draw, refresh_per_second=2, transient=True,
+        console=console,
+        get_renderable=shown.draw,
+        refresh_per_second=2,
+        transient=True,
         redirect_stderr=sys.stderr.isatty(),
-    )  # fmt: skip
+    )
     os.environ[LIVE] = "1"
     try:
         with live:

@@ -85,9 +85,8 @@ def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | Non
 
 
 def run_simulation(
-    begun: Begun, run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources],
-    screen: Screen | None = None,
-) -> Path:  # fmt: skip
+    begun: Begun, run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources], screen: Screen | None = None
+) -> Path:
     """Run the app through ``flwr run`` in Flower's simulation engine, streaming its log.
 
     Args:
@@ -119,16 +118,25 @@ def register(flower: processes.Group, public_key: Path) -> None:
     """
     ended = subprocess.run(
         [processes.command("flwr"), "supernode", "register", str(public_key), CONNECTION],
-        cwd=flower.folder, env=flower.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=flower.folder,
+        env=flower.env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if ended.returncode:
         raise FederationError(f"cannot register {public_key}:\n{ended.stdout}{ended.stderr}".rstrip())
 
 
 def run_inline(
-    run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None, *,
+    run_config: dict[str, Any],
+    nodes: int,
+    number: int = 1,
+    screen: Screen | None = None,
+    *,
     grid: "inline.LocalGrid | None" = None,
-) -> Path:  # fmt: skip
+) -> Path:
     """Run the app in this process, or its nodes in several worker processes, and return the run folder.
 
     Args:
@@ -164,9 +172,14 @@ def run_inline(
 
 
 def submit(
-    flower: processes.Group, home: Path, run_config: dict[str, Any], options: list[str], screen: Screen | None = None,
-    *, alone: bool = False,
-) -> Path:  # fmt: skip
+    flower: processes.Group,
+    home: Path,
+    run_config: dict[str, Any],
+    options: list[str],
+    screen: Screen | None = None,
+    *,
+    alone: bool = False,
+) -> Path:
     """Submit the app with ``flwr run`` to the SuperLink of :func:`connect`, stream the log, return the run folder.
 
     With ``alone`` the group serves this run only: it is killed when all is written, without Ray's and Flower's farewell

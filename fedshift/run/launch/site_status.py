@@ -32,20 +32,26 @@ def block(report: Mapping[str, Any]) -> str:
     """Return the report as text, with a line per SuperNode and per run."""
     nodes, runs = report["supernodes"], report["runs"]
     online = sum(node["status"] == "online" for node in nodes)
-    return "\n".join([
-        f"{report['site']}: {online} of {plural(len(nodes), 'SuperNode')} online, {plural(len(runs), 'run')}",
-        *(f"  supernode {node['node-id']}  {node['status']}" for node in nodes),
-        *(f"  run {run['run-id']}  {run['status']}  {run['elapsed']}" for run in runs),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"{report['site']}: {online} of {plural(len(nodes), 'SuperNode')} online, {plural(len(runs), 'run')}",
+            *(f"  supernode {node['node-id']}  {node['status']}" for node in nodes),
+            *(f"  run {run['run-id']}  {run['status']}  {run['elapsed']}" for run in runs),
+        ]
+    )
 
 
 def _ask(*arguments: str) -> dict[str, Any]:
     command = f"flwr {' '.join(arguments)}"
     try:
         ended = subprocess.run(
-            [processes.command("flwr"), *arguments, "--format", "json"], stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS,
-        )  # fmt: skip
+            [processes.command("flwr"), *arguments, "--format", "json"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_SECONDS,
+        )
         answer: dict[str, Any] = dict(json.loads(ended.stdout))
     except subprocess.TimeoutExpired:
         raise FederationError(f"{command}: no answer within {TIMEOUT_SECONDS} s") from None

@@ -78,10 +78,15 @@ def write(config: RunConfig, nodes: Sequence[NodeFolder], output: Path) -> Path:
 def composed(nodes: Sequence[NodeFolder]) -> str:
     """Return the content of the file."""
     return filled(
-        Path(__file__).with_name("compose.yaml.j2"), file=FILE, experiment=EXPERIMENT, home=HOME, port=PORT,
-        nodes=nodes, user=f"{os.getuid()}:{os.getgid()}",
+        Path(__file__).with_name("compose.yaml.j2"),
+        file=FILE,
+        experiment=EXPERIMENT,
+        home=HOME,
+        port=PORT,
+        nodes=nodes,
+        user=f"{os.getuid()}:{os.getgid()}",
         about={node.index: json_text.text_of(_about(node)) for node in nodes},
-    )  # fmt: skip
+    )
 
 
 def _about(node: NodeFolder) -> str:

@@ -110,9 +110,13 @@ def make_node_key(flower: processes.Group, home: Path, folder: exporting.NodeFol
 
 
 def start_supernode(
-    flower: processes.Group, link: local_superlink.SuperLink, folder: exporting.NodeFolder, key: Path | None, *,
+    flower: processes.Group,
+    link: local_superlink.SuperLink,
+    folder: exporting.NodeFolder,
+    key: Path | None,
+    *,
     plain: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Start the SuperNode of one folder; one thread, as in simulation, so that the numbers are the same.
 
     Args:

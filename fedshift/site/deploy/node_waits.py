@@ -109,8 +109,9 @@ def keep_place(module: ModuleType, sleep: Callable[[float], None] = time.sleep) 
                 if not waited:
                     log.info(
                         "the SuperLink does not let this node in: a process with its key may have been killed less "
-                        "than a minute ago; it asks again for %d s", MOST_HELD,
-                    )  # fmt: skip
+                        "than a minute ago; it asks again for %d s",
+                        MOST_HELD,
+                    )
                 sleep(HELD)
             return super().ActivateNode(request)
 

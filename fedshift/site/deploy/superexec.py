@@ -49,9 +49,13 @@ class NodeExecutor:
     """
 
     def __init__(
-        self, signer: int = NO_SIGNER, *, warm: bool = True, modules: Sequence[str] = WARM,
+        self,
+        signer: int = NO_SIGNER,
+        *,
+        warm: bool = True,
+        modules: Sequence[str] = WARM,
         program: Sequence[str] = (sys.executable, "-P", fork_server.__file__),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._signer, self._modules, self._program = signer, modules, program
         self._deaths = 0 if warm else DEATHS
         self._ready = False
@@ -69,9 +73,12 @@ class NodeExecutor:
         if spec.task_type != CLIENT_APP:
             return LaunchResult.failed(f"this node runs its own ClientApp alone, not {spec.task_type}")
         task = {
-            "address": spec.runtime_api_address, "token": spec.token, "insecure": spec.insecure,
-            "certificates": spec.root_certificates_path, "parent": spec.parent_pid,
-        }  # fmt: skip
+            "address": spec.runtime_api_address,
+            "token": spec.token,
+            "insecure": spec.insecure,
+            "certificates": spec.root_certificates_path,
+            "parent": spec.parent_pid,
+        }
         if self._deaths < DEATHS and not spec.suppress_output:
             try:
                 signer = [forks.File(os.dup(number)) for number in passed(self._signer)]

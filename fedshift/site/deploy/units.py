@@ -48,9 +48,15 @@ def _rendered(name: str, options: Sequence[str], images: str = "", off: str = ""
     here = [str(Path(option).absolute()) if Path(option).is_file() else option for option in options]
     words = " ".join(_word(word).replace("$", "$$") for word in [processes.command("fedshift"), name, *here])
     return filled(
-        Path(__file__).with_name("unit.service.j2"), title=f"FedShift {name}", command=f"fedshift {name}", words=words,
-        user=USER, home=HOME, images=images, off=off,
-    )  # fmt: skip
+        Path(__file__).with_name("unit.service.j2"),
+        title=f"FedShift {name}",
+        command=f"fedshift {name}",
+        words=words,
+        user=USER,
+        home=HOME,
+        images=images,
+        off=off,
+    )
 
 
 def _word(text: str) -> str:

@@ -87,9 +87,12 @@ def _check(means: Arrays, max_value: float) -> None:
 
 
 def read_all(
-    nodes_by_id: Mapping[int, Node], replies: Iterable[Message], channels: Mapping[str, int], run: RunContext,
+    nodes_by_id: Mapping[int, Node],
+    replies: Iterable[Message],
+    channels: Mapping[str, int],
+    run: RunContext,
     observe: Observe,
-) -> tuple[list[tuple[Arrays, int]], list[tuple[Node, str]]]:  # fmt: skip
+) -> tuple[list[tuple[Arrays, int]], list[tuple[Node, str]]]:
     """Return what nodes tell, in the order of their index, and why the others cannot be used.
 
     Args:

@@ -161,9 +161,11 @@ def client_models(
     found["lta"] = scores(of_parts, domain_of)["lta"]
     known = {name: _known(value) for name, value in found.items() if name != "ata"}
     line = {
-        "matrix": {str(index): dict(of_node) for index, of_node in accuracy.items()}, "lta": known.pop("lta"),
-        "ata": {domain: _known(value) for domain, value in found["ata"].items()}, **known,
-    }  # fmt: skip
+        "matrix": {str(index): dict(of_node) for index, of_node in accuracy.items()},
+        "lta": known.pop("lta"),
+        "ata": {domain: _known(value) for domain, value in found["ata"].items()},
+        **known,
+    }
     return line | ({"own": {str(index): value for index, value in own.items()}} if own else {})
 
 

@@ -45,10 +45,11 @@ def mean_client_models(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for domain in dict.fromkeys(domain for accuracy in matrix.values() for domain in accuracy)
     }
     means: dict[str, Any] = {
-        "averaged_rounds": len(last), "matrix": matrix,
+        "averaged_rounds": len(last),
+        "matrix": matrix,
         "by_domain": {domain: None if None in column else mean(column) for domain, column in columns.items()},
         "lta": mean(line["lta"] for line in last),
         "ata": {q: mean(line["ata"].get(q) for line in last) for q in last[-1]["ata"]},
-    }  # fmt: skip
+    }
     gata, gasa = (mean(line[name] for line in last) for name in ("gata", "gasa"))
     return means | {"gata": gata, "gasa": gasa, "cprr": 100 * gata / gasa if gata is not None and gasa else None}

@@ -64,9 +64,11 @@ def weigh(
             weights[node] = min(max(weights[node] + step * (gap - middle) / largest, 0.0), 1.0)
     weights = among(weights)
     return [*among({update.node.index: weights[update.node.index] for update in updates}).values()], {
-        NODES: np.array(list(weights), np.int64), WEIGHTS: np.array(list(weights.values())),
-        LAST: np.array(list(trained), np.int64), OWN: np.array(list(trained.values()), np.float64),
-    }  # fmt: skip
+        NODES: np.array(list(weights), np.int64),
+        WEIGHTS: np.array(list(weights.values())),
+        LAST: np.array(list(trained), np.int64),
+        OWN: np.array(list(trained.values()), np.float64),
+    }
 
 
 def _said(updates: Sequence[Update], name: str) -> dict[int, float]:

@@ -50,9 +50,9 @@ def merge(tau: float, updates: list[Update], weights: list[float], sent: Arrays,
     }
 
 
-def moved(sent: NDArray[np.floating], mean: NDArray[np.floating], signs: Signs, nodes: int, tau: float) -> NDArray[
-    np.floating
-]:  # fmt: skip
+def moved(
+    sent: NDArray[np.floating], mean: NDArray[np.floating], signs: Signs, nodes: int, tau: float
+) -> NDArray[np.floating]:
     """Return an array after the masked step, in the type of the mean.
 
     Args:

@@ -17,8 +17,9 @@ def show(history: History) -> Shown:
     spent = history.results.get(KEY) or _spent(history)
     if not spent:
         return Shown(protection=(promise,))
-    return Shown({KEY: spent}, facts=(_text(spent, "all images" if privacy.of_updates else "one image"),),
-                 protection=(promise,))  # fmt: skip
+    return Shown(
+        {KEY: spent}, facts=(_text(spent, "all images" if privacy.of_updates else "one image"),), protection=(promise,)
+    )
 
 
 def _spent(history: History) -> dict[str, Any]:

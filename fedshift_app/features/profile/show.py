@@ -35,9 +35,7 @@ def summary(rounds: Iterable[Mapping[str, Any]], writing: float) -> dict[str, An
         workers = max(workers, report["side_by_side"])
         server.update(report["server"])
         nodes.update(report["nodes"] | {"waiting": report["waiting"]})
-    return {
-        "rounds": number, "side_by_side": workers, "server": {**server, WRITING: writing}, "nodes": dict(nodes)
-    }  # fmt: skip
+    return {"rounds": number, "side_by_side": workers, "server": {**server, WRITING: writing}, "nodes": dict(nodes)}
 
 
 def table(profile: Mapping[str, Any]) -> str:

@@ -112,10 +112,11 @@ class Dealing:
         self._dealt = Dealt(self._group(present, [keys[node] for node in present]))
         group = self.group
         question: dict[str, Any] = {
-            wire.SECURE_NODES: list(group.nodes), wire.SECURE_KEYS: list(group.cipher_keys),
+            wire.SECURE_NODES: list(group.nodes),
+            wire.SECURE_KEYS: list(group.cipher_keys),
             wire.SECURE_MASK_KEYS: list(group.mask_keys),
             wire.SECURE_STATEMENTS: [statement.written() for statement in group.statements],
-        }  # fmt: skip
+        }
         if group.publics:
             question[wire.SECURE_SIGNED] = [part for node in present for part in keys[node].signed]
         for node, said in self._asked(protocol.SHARES, dict.fromkeys(present, question)):
@@ -144,9 +145,14 @@ class Dealing:
         return sum(factors[node.index] for node in nodes)
 
     def added(
-        self, asked: Mapping[int, Node], replies: Iterable[Message], layout: Layout, record: str,
-        read: Callable[[Node, Message], Said], observe: Callable[[Node, Said], None],
-    ) -> Added:  # fmt: skip
+        self,
+        asked: Mapping[int, Node],
+        replies: Iterable[Message],
+        layout: Layout,
+        record: str,
+        read: Callable[[Node, Message], Said],
+        observe: Callable[[Node, Said], None],
+    ) -> Added:
         """Return the sum of the vectors that arrived.
 
         Args:
@@ -251,12 +257,17 @@ class Dealing:
         federation, statements = self._config.federation, tuple(map(stated, present))
         publics = tuple(own.signed[0] for own in keys)
         group = Group(
-            self._round, tuple(node.index for node in present), tuple(own.public[0] for own in keys),
-            tuple(own.public[1] for own in keys), statements,
+            self._round,
+            tuple(node.index for node in present),
+            tuple(own.public[0] for own in keys),
+            tuple(own.public[1] for own in keys),
+            statements,
             weighting.factors(self._config, statements, self._purpose, alike=self._alike),
-            federation.secure_sums_nodes, federation.secure_sums_least, self._purpose,
+            federation.secure_sums_nodes,
+            federation.secure_sums_least,
+            self._purpose,
             publics if any(publics) else (),
-        )  # fmt: skip
+        )
         check_hides(self._config, group.factors, self._purpose)
         return group
 

@@ -40,16 +40,23 @@ log = logging.getLogger("fedshift")
 _STAGES: Mapping[str, tuple[str, ...]] = {
     protocol.KEYS: (wire.SECURE_PURPOSE,),
     protocol.SHARES: (
-        wire.SECURE_PURPOSE, wire.SECURE_NODES, wire.SECURE_KEYS, wire.SECURE_MASK_KEYS, wire.SECURE_STATEMENTS
+        wire.SECURE_PURPOSE,
+        wire.SECURE_NODES,
+        wire.SECURE_KEYS,
+        wire.SECURE_MASK_KEYS,
+        wire.SECURE_STATEMENTS,
     ),
     protocol.UNMASK: (wire.SECURE_PURPOSE, wire.SECURE_ALIVE, wire.SECURE_LOST),
-}  # fmt: skip
+}
 _SHARES = (wire.SECURE_NODES, wire.SECURE_TEXTS, wire.SECURE_DIGESTS)
 #: What makes a message to evaluate a question whose answer can be summed.
 _ASKING = {
-    key.name for feature in ours() if feature.option != "federation.secure_sums"
-    for key in feature.evaluate if key.replaces_scores
-}  # fmt: skip
+    key.name
+    for feature in ours()
+    if feature.option != "federation.secure_sums"
+    for key in feature.evaluate
+    if key.replaces_scores
+}
 
 
 class SecureSumsOnNode(NodeFeature):
@@ -125,9 +132,12 @@ class SecureSumsOnNode(NodeFeature):
         common = [str(options[key]) for key in protocol.COMMON]
         contributed = protocol.digests_of({name: array for name, array in knowledge.items() if name != COUNTS})
         masked = member.mask(
-            layout.vector(values), protocol.digest_of(call.sent, *common), weights=protocol.weights_digest(call.sent),
-            contributed=contributed, rows=has_rows(sums),
-        )  # fmt: skip
+            layout.vector(values),
+            protocol.digest_of(call.sent, *common),
+            weights=protocol.weights_digest(call.sent),
+            contributed=contributed,
+            rows=has_rows(sums),
+        )
         others = {k: v for k, v in reply.metrics.items() if k != wire.LOSS and not k.startswith(wire.LOSS_TERM)}
         return Reply(reply.images, others, {wire.MASKED: masked}, {})
 
@@ -153,17 +163,22 @@ class SecureSumsOnNode(NodeFeature):
         vector = layout.vector({name: array * member.factor for name, array in reply.means.items()})
         first = dict([*reply.knowledge.items()][:1])  # of the layer behind the fewest weights
         masked = member.mask(
-            vector, protocol.digest_of(call.sent), weights=protocol.weights_digest(call.sent),
+            vector,
+            protocol.digest_of(call.sent),
+            weights=protocol.weights_digest(call.sent),
             contributed=protocol.digests_of(first),
-        )  # fmt: skip
+        )
         return replace(reply, knowledge={wire.MASKED: masked}, means={}, powers={})
 
 
 def _receive(member: Member, call: Call) -> None:
     """Take in the shares of the other nodes; those that are not what they committed to are named in the node's log."""
     if bad := member.receive(call.server_round, *(call.options[key] for key in _SHARES)):
-        log.warning("round %d: shares of nodes %s are not what they committed to, and are not used",
-                    call.server_round, ", ".join(map(str, bad)))  # fmt: skip
+        log.warning(
+            "round %d: shares of nodes %s are not what they committed to, and are not used",
+            call.server_round,
+            ", ".join(map(str, bad)),
+        )
 
 
 def _signed_keys(call: Question, keys: tuple[bytes, bytes]) -> dict[str, Any]:
@@ -195,10 +210,17 @@ def _group(call: Question, publics: tuple[bytes, ...]) -> Group:
     if dict(zip(nodes, statements, strict=False)).get(call.index) != own:
         raise RequestError("refused: what this node states of its images is not among the statements of the sum")
     return Group(
-        call.server_round, nodes, tuple(options[wire.SECURE_KEYS]), tuple(options[wire.SECURE_MASK_KEYS]),
-        tuple(statements), call.weigh(statements, purpose), federation.secure_sums_nodes, federation.secure_sums_least,
-        purpose, publics if any(publics) else (),
-    )  # fmt: skip
+        call.server_round,
+        nodes,
+        tuple(options[wire.SECURE_KEYS]),
+        tuple(options[wire.SECURE_MASK_KEYS]),
+        tuple(statements),
+        call.weigh(statements, purpose),
+        federation.secure_sums_nodes,
+        federation.secure_sums_least,
+        purpose,
+        publics if any(publics) else (),
+    )
 
 
 def _contributions(knowledge: Arrays, sums: Mapping[str, Sum], member: Member) -> Arrays:

@@ -218,8 +218,9 @@ class SecureSums(ServerFeature):
         self._check_whole(training.method.comparable(knowledge, arrived), declared)
         metrics = {
             term: float(sums[LOSSES + term]) / float(sums[REPORTS + term])
-            for term in self._common[wire.SECURE_TERMS] if sums[REPORTS + term] > 1e-3
-        }  # fmt: skip
+            for term in self._common[wire.SECURE_TERMS]
+            if sums[REPORTS + term] > 1e-3
+        }
         images = sum(node.num_examples for node in arrived)
         return Update(arrived[0], encode(arrays), knowledge, images, metrics, sent.check(arrays), tuple(arrived))
 
@@ -266,7 +267,9 @@ class SecureSums(ServerFeature):
 def _shown(dealing: Dealing, added: Added, error: float) -> dict[str, Any]:
     """Return what the round's line says of a sum, by the error of one node's number."""
     return {
-        "nodes": len(added.nodes), "threshold": dealing.group.threshold,
+        "nodes": len(added.nodes),
+        "threshold": dealing.group.threshold,
         "error": len(added.nodes) * error / dealing.weight(added.nodes),
-        "bytes_up": dealing.bytes_up, "bytes_down": dealing.bytes_down,
-    }  # fmt: skip
+        "bytes_up": dealing.bytes_up,
+        "bytes_down": dealing.bytes_down,
+    }

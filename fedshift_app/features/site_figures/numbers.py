@@ -25,16 +25,7 @@ from numpy.typing import NDArray
 from fedshift_app.features.site_figures.suppression import hide
 from fedshift_core.intervals import LEAST_PATIENTS, Estimate, interval, over_classes
 from fedshift_core.wire.counts import CALIBRATION_BINS
-from fedshift_core.wire.site_figures import (
-    BY_CLASS,
-    KNOWN,
-    MACRO,
-    NOT_FINITE,
-    OVERALL,
-    TOO_FEW,
-    UNKNOWN,
-    SiteNumbers,
-)  # fmt: skip
+from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, MACRO, NOT_FINITE, OVERALL, TOO_FEW, UNKNOWN, SiteNumbers
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

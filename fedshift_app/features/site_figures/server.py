@@ -29,7 +29,7 @@ from fedshift_core.wire.site_figures import (
     SiteNumbers,
     from_arrays,
     shapes,
-)  # fmt: skip
+)
 from fedshift_strategies.features.base import Asked, Node, Scoring, ServerFeature, Steps
 from fedshift_strategies.federation.evaluation import Answer
 
@@ -116,8 +116,9 @@ def _check(numbers: SiteNumbers, part: Part, correct: float | None) -> None:
     if (visible <= 0).any() or visible.sum() > images or (complete and visible.sum() != images):
         raise Refused(f"{where} are of {visible.sum()} images by class, and of {images} images")
     for kinds, values, marks in (
-        (OVERALL, numbers.overall, numbers.overall_marks), (BY_CLASS, numbers.by_class, numbers.by_class_marks),
-    ):  # fmt: skip
+        (OVERALL, numbers.overall, numbers.overall_marks),
+        (BY_CLASS, numbers.by_class, numbers.by_class_marks),
+    ):
         for kind, value, mark in zip(kinds, values, marks, strict=True):
             _check_numbers(f"{kind} of {part.domain}", value, mark)
     _check_classes(numbers, where)

@@ -178,10 +178,15 @@ def _site(site: Named) -> dict[str, Any]:
         figures[name] = _figure(value, int(mark)) | ({"classes": numbers.macro_classes(name)} if name in MACRO else {})
     by_class = zip(BY_CLASS, numbers.by_class, numbers.by_class_marks, strict=True)
     return {
-        "site": site.name, "node": site.node, "domain": site.domain, "images": numbers.images,
-        "patients": _known(numbers.patients), "images_of_class": list(map(_known, numbers.of_class.tolist())),
-        **figures, "per_class": {name: _by_class(value, marks) for name, value, marks in by_class},
-    }  # fmt: skip
+        "site": site.name,
+        "node": site.node,
+        "domain": site.domain,
+        "images": numbers.images,
+        "patients": _known(numbers.patients),
+        "images_of_class": list(map(_known, numbers.of_class.tolist())),
+        **figures,
+        "per_class": {name: _by_class(value, marks) for name, value, marks in by_class},
+    }
 
 
 def _known(number: int) -> int | None:
@@ -225,10 +230,13 @@ def _overall(sites: Sequence[SiteNumbers]) -> dict[str, Any]:
         figures["balanced_accuracy"] = _figure(mean, KNOWN, classes=len(each), how=POOLED + _of_sites(behind))
     patients = [site.patients for site in sites]
     return {
-        "site": "all sites", "images": int(images.sum()),
-        "patients": None if UNKNOWN in patients else sum(patients), "images_of_class": of_class,
-        **figures, "per_class": per_class,
-    }  # fmt: skip
+        "site": "all sites",
+        "images": int(images.sum()),
+        "patients": None if UNKNOWN in patients else sum(patients),
+        "images_of_class": of_class,
+        **figures,
+        "per_class": per_class,
+    }
 
 
 def _of_sites(known: Any) -> str:
@@ -273,8 +281,9 @@ def mix(sites: Sequence[Named], classes: Sequence[str]) -> Mix:
     differ = [f"{distance:.2f} between {' and '.join(between)}, above {MIX_BOUND}"] if distance > MIX_BOUND else []
     differ += [
         f"{name} has no image, or too few, of {some(hidden, MOST_NAMED)}"
-        for name, hidden in shown.items() if hidden and {*shown.values()} != {hidden}
-    ]  # fmt: skip
+        for name, hidden in shown.items()
+        if hidden and {*shown.values()} != {hidden}
+    ]
     warnings = []
     if shown and len(shown) < len(sites):
         warnings.append(

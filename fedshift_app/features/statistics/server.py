@@ -126,8 +126,9 @@ class SiteStatistics(ServerFeature):
         self._keep()
         if lacking := self._lacking():
             all_here = self.run.engine.is_simulation or {*self.run.domains} <= {
-                *self.run.config.allocation.held_out, *(node.domain for node in present)
-            }  # fmt: skip
+                *self.run.config.allocation.held_out,
+                *(node.domain for node in present),
+            }
             if first and all_here and not silent and not self._failed:
                 raise FederationError(lacking)
             log.warning("%s. The run goes on without, as a node may be late", lacking, extra=_fields(None))

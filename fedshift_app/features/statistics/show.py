@@ -72,21 +72,28 @@ def content(sites: Sequence[Named], server_round: int, classes: Sequence[str], n
     """
     by_place = {node.index: node for node in nodes}
     return {
-        "round": server_round, "classes": list(classes), "bins": BINS,
+        "round": server_round,
+        "classes": list(classes),
+        "bins": BINS,
         "sites": [_site(site, by_place.get(site.node)) for site in sites],
-        "differ": differing(sites), "rule": site_differences.RULE,
-    }  # fmt: skip
+        "differ": differing(sites),
+        "rule": site_differences.RULE,
+    }
 
 
 def _site(site: Named, node: Node | None) -> dict[str, Any]:
     report: SiteImages = site.given
     about: dict[str, Any] = {
-        "site": site.name, "node": site.node, "domain": site.domain,
+        "site": site.name,
+        "node": site.node,
+        "domain": site.domain,
         "images": report.images if node is None else node.num_examples,
         "images_of_class": [] if node is None else list(map(str, node.class_counts)),
-    }  # fmt: skip
+    }
     if report.kept:
         return about | {"kept": report.kept}
-    return about | {name: list(row) for name, row in report.numbers.items()} | {
-        "histogram": list(map(list, report.histogram)), "sizes": dict(report.sizes), "modes": dict(report.modes)
-    }  # fmt: skip
+    return (
+        about
+        | {name: list(row) for name, row in report.numbers.items()}
+        | {"histogram": list(map(list, report.histogram)), "sizes": dict(report.sizes), "modes": dict(report.modes)}
+    )

@@ -55,9 +55,11 @@ def _fields(history: History) -> dict[str, Any]:
         fields |= {"keep": BEST, "chosen_round": chosen(best_round, IMAGES) | scores}
     if gain is not None and is_over(config, rounds):
         fields["stopped_early"] = {
-            "after_round": len(rounds), "of": config.rounds, "best_round": gain.server_round,
+            "after_round": len(rounds),
+            "of": config.rounds,
+            "best_round": gain.server_round,
             "patience": config.evaluate.patience,
-        }  # fmt: skip
+        }
     return fields
 
 

@@ -105,9 +105,14 @@ def _adapts(config: Any) -> str:
 def _of_whole_images(config: Any) -> str:
     """Return why a key is for images of one class each, or for two views of one, whose masks differ."""
     for key, allowed in (
-        ("train.loss", "cross-entropy"), ("train.class_weights", "none"), ("train.sampler", "shuffle"),
-        ("images.views", 1), ("model.head", "linear"), ("model.projection", 0), ("shift.name", "none"),
-    ):  # fmt: skip
+        ("train.loss", "cross-entropy"),
+        ("train.class_weights", "none"),
+        ("train.sampler", "shuffle"),
+        ("images.views", 1),
+        ("model.head", "linear"),
+        ("model.projection", 0),
+        ("shift.name", "none"),
+    ):
         if (value := value_of(config, key)) != allowed:
             return f"{said(key, value)} is for images of one class each; with task=segmentation allowed is {allowed}"
     return ""

@@ -56,18 +56,21 @@ def _section(history: History) -> Mapping[str, Any] | None:
     if not given:
         return None
     sites: list[dict[str, Any]] = [
-        {"node": site.node.index, "domain": site.domain, "unit": site.numbers.unit, "metrics": {
-            name: [_figure(numbers) for numbers in of_metric]
-            for name, of_metric in zip(METRICS, site.numbers.figures.tolist(), strict=True)
-        }}
+        {
+            "node": site.node.index,
+            "domain": site.domain,
+            "unit": site.numbers.unit,
+            "metrics": {
+                name: [_figure(numbers) for numbers in of_metric]
+                for name, of_metric in zip(METRICS, site.numbers.figures.tolist(), strict=True)
+            },
+        }
         for site in given
-    ]  # fmt: skip
+    ]
     means = {name: _means([site["metrics"][name] for site in sites]) for name in METRICS}
     if len({site["unit"] for site in sites}) > 1:
         means |= {name: [None] * len(means[name]) for name in OF_DISTANCES}
-    return {
-        "round": history.rounds[-1].server_round, "classes": [*history.classes[1:]], "sites": sites, "mean": means,
-    }  # fmt: skip
+    return {"round": history.rounds[-1].server_round, "classes": [*history.classes[1:]], "sites": sites, "mean": means}
 
 
 def _figure(numbers: Sequence[float]) -> dict[str, float | int | None]:

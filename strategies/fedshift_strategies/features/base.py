@@ -25,10 +25,28 @@ if TYPE_CHECKING:  # it has features
 
 #: Also what a feature's half on the server is written with.
 __all__ = [
-    "Asked", "Evaluation", "Gather", "Known", "LeaveOut", "Merge", "Node", "Params", "Phase", "Question", "Range",
-    "RoundResult", "RunContext", "Scoring", "SentWeights", "ServerFeature", "Sifted", "Steps", "Training", "Update",
+    "Asked",
+    "Evaluation",
+    "Gather",
+    "Known",
+    "LeaveOut",
+    "Merge",
+    "Node",
+    "Params",
+    "Phase",
+    "Question",
+    "Range",
+    "RoundResult",
+    "RunContext",
+    "Scoring",
+    "SentWeights",
+    "ServerFeature",
+    "Sifted",
+    "Steps",
+    "Training",
+    "Update",
     "Weigh",
-]  # fmt: skip
+]
 
 LeaveOut = Callable[..., None]  # node, reason, lost=False
 Steps = Generator[Asked | None, None, None]

@@ -41,7 +41,7 @@ from fedshift_core.wire.names import (
     STARTED_ANEW,
     WITHHELD,
     WORK,
-)  # fmt: skip
+)
 from fedshift_core.wire.records import config_record
 
 NO_ANSWER = "no answer in time"
@@ -91,9 +91,12 @@ ANY_NUMBER = Range(0, LARGEST_COUNT, whole=False)
 _ONE = Range(1, 1)
 #: What a node may say in addition to the results of its work.
 _ASIDE: Known = {
-    PROCESS: ANY_COUNT, KEPT: _ONE, STARTED_ANEW: _ONE, WITHHELD: _ONE,
+    PROCESS: ANY_COUNT,
+    KEPT: _ONE,
+    STARTED_ANEW: _ONE,
+    WITHHELD: _ONE,
     **{SECONDS + part: Range(0, MOST_SECONDS, whole=False) for part in WORK},
-}  # fmt: skip
+}
 #: A mean over training images.
 _LOSS = Range(-MOST_LOSS, MOST_LOSS, whole=False, nan=True, wild=True)
 

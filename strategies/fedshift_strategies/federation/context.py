@@ -188,12 +188,21 @@ class RunContext:
         """
         evaluate, model = self.config.evaluate, self.model
         return Evaluation(
-            self.domains, nodes, personal=model.personal, own_tests=self.own_tests, test=evaluate.test,
-            everywhere=self.everywhere, batch=self.config.images.eval_batch, divisible=model.scores_images_alone,
-            share=evaluate.share(server_round, self.rounds), scores=model.scores, extras=extras, silent=silent,
+            self.domains,
+            nodes,
+            personal=model.personal,
+            own_tests=self.own_tests,
+            test=evaluate.test,
+            everywhere=self.everywhere,
+            batch=self.config.images.eval_batch,
+            divisible=model.scores_images_alone,
+            share=evaluate.share(server_round, self.rounds),
+            scores=model.scores,
+            extras=extras,
+            silent=silent,
             trained_only=model.own_parts and evaluate.untrained == "leave_out",
             max_images=self.config.federation.max_images,
-        )  # fmt: skip
+        )
 
 
 SINGLE = "single"  # in ``RoundResult.passing``

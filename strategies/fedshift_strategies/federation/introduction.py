@@ -61,11 +61,20 @@ class Introduction:
     ) -> None:
         self._held_out = frozenset(held_out)
         self._domains, self._num_classes, self._simulated = domains, num_classes, simulated
-        self._known = frozenset((
-            CLASS_COUNTS, NUM_TEST, SHARED_TEST, PARTITION_ID, NUM_PARTITIONS, NUM_VALIDATION, FASTEST, NUM_PUBLIC,
-            *(UNHELD_TEST + domain for domain in domains),
-            *(HELD_TEST + domain for domain in domains),
-        ))  # fmt: skip
+        self._known = frozenset(
+            (
+                CLASS_COUNTS,
+                NUM_TEST,
+                SHARED_TEST,
+                PARTITION_ID,
+                NUM_PARTITIONS,
+                NUM_VALIDATION,
+                FASTEST,
+                NUM_PUBLIC,
+                *(UNHELD_TEST + domain for domain in domains),
+                *(HELD_TEST + domain for domain in domains),
+            )
+        )
 
     def read(self, reply: Message) -> Answer:
         """Return what a node says of itself, checked.
@@ -111,7 +120,7 @@ class Introduction:
             raise FederationError(
                 f"a node announces training images of {description}, expected are "
                 f"{plural(self._num_classes, 'class', 'classes')}"
-            )  # fmt: skip
+            )
         return tuple(_whole(CLASS_COUNTS, count) for count in announced)
 
     def _check(self, node: Node) -> None:

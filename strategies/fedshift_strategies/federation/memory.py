@@ -33,9 +33,13 @@ class NodeMemory:
     def header(self, node: Node, header: RunHeader) -> RunHeader:
         """Return what a message says of the run, with which memory the node must have."""
         return replace(
-            header, run_id=self.run_id, kept_in=self.kept_in, resumed_after=self.resumed_after, chosen=self.chosen,
+            header,
+            run_id=self.run_id,
+            kept_in=self.kept_in,
+            resumed_after=self.resumed_after,
+            chosen=self.chosen,
             memory_round=self.rounds.get(node.index, 0),
-        )  # fmt: skip
+        )
 
     def record(self, node: Node, server_round: int, metrics: Mapping[str, Any]) -> str:
         """Take in what a node says of its memory; return what is wrong with it, empty if nothing is."""

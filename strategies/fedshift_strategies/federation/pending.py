@@ -51,7 +51,7 @@ def let_go_strays(strays: Iterable[Message], nodes: Iterable[Node], server_round
             fields = {"event": "stray_answer", "round": server_round, "node": node.index, "domain": node.domain}
             log.warning(
                 "round %d: an answer of %s is not to what it was sent last: dropped", server_round, node, extra=fields
-            )  # fmt: skip
+            )
 
 
 def check_whole(answers: Iterable[Message], nodes: Iterable[Node], server_round: int) -> None:

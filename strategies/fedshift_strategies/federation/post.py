@@ -103,15 +103,18 @@ class Post:
         return answers
 
     def _message(
-        self, kind: str, node: Node, arrays: ArrayRecord, options: Mapping[str, Any],
-        records: Mapping[str, ArrayRecord], encoder: Encoder,
-    ) -> Message:  # fmt: skip
+        self,
+        kind: str,
+        node: Node,
+        arrays: ArrayRecord,
+        options: Mapping[str, Any],
+        records: Mapping[str, ArrayRecord],
+        encoder: Encoder,
+    ) -> Message:
         strategy, fed = self._strategy, self._strategy.federation
         ask = Ask(strategy.server_round, kind == MessageType.TRAIN)
         digest, start = strategy.start_values.for_node(node.node_id)
         header = strategy.memory.header(node, RunHeader(fed.engine.name, fed.run_json, start_digest=digest))
         knowledge, scalars = encoder.record(strategy.knowledge_for(node, ask)), strategy.tell(node, ask)
-        request = WorkRequest(
-            header, ask.server_round, node.index, arrays, knowledge, scalars, options, records, start
-        )  # fmt: skip
+        request = WorkRequest(header, ask.server_round, node.index, arrays, knowledge, scalars, options, records, start)
         return Message(request.to_record(), node.node_id, kind)

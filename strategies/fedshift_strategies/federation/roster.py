@@ -50,9 +50,14 @@ class Roster:
     """
 
     def __init__(
-        self, domains: tuple[str, ...], engine: str, run_json: str, num_classes: int,
-        agreement: Agreement | None = None, held_out: Collection[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        domains: tuple[str, ...],
+        engine: str,
+        run_json: str,
+        num_classes: int,
+        agreement: Agreement | None = None,
+        held_out: Collection[str] = (),
+    ) -> None:
         self._agreement = agreement
         self.listener = Listener()
         self._domains = domains
@@ -255,8 +260,11 @@ class Roster:
                 self.listener.waiting(nodes, self.nodes)
                 log.warning(
                     "waiting for nodes: %d of at least %d (federation.min_nodes) are connected; the run ends in %.0f s",
-                    self._connected, at_least, timeout - waited, extra={"event": "waiting"},
-                )  # fmt: skip
+                    self._connected,
+                    at_least,
+                    timeout - waited,
+                    extra={"event": "waiting"},
+                )
                 reminded = waited
             time.sleep(POLL_SECONDS)
 

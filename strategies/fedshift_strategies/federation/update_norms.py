@@ -108,9 +108,11 @@ def far_from_others(changes: Sequence[float], images: Sequence[int], base: float
 
 
 def out_of_proportion(
-    contributions: Sequence[Given], max_update: float, features: Container[str] = (),
+    contributions: Sequence[Given],
+    max_update: float,
+    features: Container[str] = (),
     usual: dict[str, list[float]] | None = None,
-) -> dict[int, str]:  # fmt: skip
+) -> dict[int, str]:
     """Find contributions that are far longer than those of the other nodes, which an average would drown in.
 
     What nodes contribute has no counterpart that was sent, so the norm of each floating-point array is held against

@@ -74,9 +74,18 @@ def slopes(network: Mapping[str, Floats], x: Floats, y: NDArray[np.int64]) -> Ne
 
 
 def train(
-    network: Mapping[str, Floats], momenta: Mapping[str, Floats], x: Floats, y: NDArray[np.int64],
-    rng: np.random.Generator, *, epochs: int, batch: int, lr: float, momentum: float, decay: float,
-) -> tuple[Network, Network]:  # fmt: skip
+    network: Mapping[str, Floats],
+    momenta: Mapping[str, Floats],
+    x: Floats,
+    y: NDArray[np.int64],
+    rng: np.random.Generator,
+    *,
+    epochs: int,
+    batch: int,
+    lr: float,
+    momentum: float,
+    decay: float,
+) -> tuple[Network, Network]:
     """Return a network after steps of SGD, and its momenta.
 
     Args:

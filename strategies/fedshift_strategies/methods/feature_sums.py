@@ -69,9 +69,7 @@ class FeatureSumsStrategy(DomainStrategy[P]):
     def expected(self) -> Declaration:
         """Return sums of features of the width of this run; a node that has sent its own sends them empty."""
         width = self.federation.feature_dim
-        return {
-            COUNTS: ("C",), GRAM: Whole(Own("G", width * (width + 1) // 2)), CROSS: Whole("C", Own("W", width))
-        }  # fmt: skip
+        return {COUNTS: ("C",), GRAM: Whole(Own("G", width * (width + 1) // 2)), CROSS: Whole("C", Own("W", width))}
 
     def comparable(self, knowledge: Arrays, nodes: Sequence[Node]) -> Arrays:
         r"""Return class means (C, W) and the root mean square of each feature (F,); empty if the sums were sent before.

@@ -47,9 +47,7 @@ class FedCodeStrategy(DomainStrategy[FedCodeParams]):
     sends = ("prototypes", "labels", "style-prototypes", *HEAD)
     tells = {"pseudo-label": ANY_COUNT}
     contributes = STYLED | HEADS
-    behind = {
-        "style-prototype": "sum over classes", "head-weight": "model", "head-bias": "model",
-    }  # fmt: skip
+    behind = {"style-prototype": "sum over classes", "head-weight": "model", "head-bias": "model"}
     optional = dict.fromkeys(HEADS, "method.global_model=average_heads")
 
     def expected(self) -> Declaration:

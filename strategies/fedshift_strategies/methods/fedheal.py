@@ -138,9 +138,7 @@ def consistent(step: FloatArray, rises: NDArray[Any], rounds: int, tau: float) -
     return np.where(step >= 0, rises > most, rises < rounds - most)
 
 
-def fair_weights(
-    p: FloatArray, steps: FloatArray, distances: FloatArray, beta: float
-) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+def fair_weights(p: FloatArray, steps: FloatArray, distances: FloatArray, beta: float) -> tuple[FloatArray, FloatArray]:
     r"""Let nodes that move far weigh more, with a momentum.
 
     .. math:: \Delta_n\leftarrow(1-\beta)\Delta_n+\beta\frac{d_n}{\sum_md_m},\quad p_n\leftarrow p_n+\Delta_n

@@ -72,10 +72,14 @@ class FedPallStrategy(DomainStrategy[FedPallParams]):
         if self.params.lambda_adv > 0:
             rng, h = generator(fed.seed, "fedpall-amplifier-weights"), self.params.hidden
             amplifier = {
-                "linear1": dense.uniform(rng, h, fed.feature_dim), "scale1": np.ones(h), "shift1": np.zeros(h),
-                "linear2": dense.uniform(rng, h, h), "scale2": np.ones(h), "shift2": np.zeros(h),
+                "linear1": dense.uniform(rng, h, fed.feature_dim),
+                "scale1": np.ones(h),
+                "shift1": np.zeros(h),
+                "linear2": dense.uniform(rng, h, h),
+                "scale2": np.ones(h),
+                "shift2": np.zeros(h),
                 "linear3": np.zeros((0, h)),
-            }  # fmt: skip
+            }
             self._keep(AMPLIFIER, amplifier, {})
             self._seat([node.index for node in self.roster.nodes])
 
@@ -126,9 +130,17 @@ class FedPallStrategy(DomainStrategy[FedPallParams]):
         p, rng = self.params, generator(self.federation.seed, purpose, self.server_round)
         with np.errstate(all="ignore"):  # what is not finite is reported when it is kept
             return dense.train(
-                network, momenta, x, y, rng, epochs=p.server_epochs, batch=p.server_batch, lr=p.server_lr,
-                momentum=SGD_MOMENTUM, decay=DECAY,
-            )  # fmt: skip
+                network,
+                momenta,
+                x,
+                y,
+                rng,
+                epochs=p.server_epochs,
+                batch=p.server_batch,
+                lr=p.server_lr,
+                momentum=SGD_MOMENTUM,
+                decay=DECAY,
+            )
 
     def _keep(self, prefix: str, network: Network, momenta: Network) -> None:
         rate = self.params.server_lr

@@ -72,9 +72,9 @@ class TrainedPrototypes:
         _, slope = contrast(points, labels, self.made_of(hidden), delta)
         # Gradients are linear in the slope; the step is taken in their memory, as F's weights are large.
         steps = vars(self.gradients(hidden, rate * slope))
-        return TrainedPrototypes(**{
-            name: np.subtract(part, steps[name], out=steps[name]) for name, part in vars(self).items()
-        })  # fmt: skip
+        return TrainedPrototypes(
+            **{name: np.subtract(part, steps[name], out=steps[name]) for name, part in vars(self).items()}
+        )
 
 
 class FedTGPStrategy(PrototypeStrategy[FedTGPParams]):

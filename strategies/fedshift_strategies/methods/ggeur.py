@@ -65,9 +65,7 @@ class GGEURStrategy(DomainStrategy[GGEURParams]):
 
     sends = ("eigenvalues", "eigenvectors", "prototypes", "labels")
     tells = {"statistics": Range(1, 1)}
-    contributes = {
-        "means": ("C", "F"), "counts": ("C",), "eigenvalues": ("C", "R"), "eigenvectors": ("C", "R", "F"),
-    }  # fmt: skip
+    contributes = {"means": ("C", "F"), "counts": ("C",), "eigenvalues": ("C", "R"), "eigenvectors": ("C", "R", "F")}
     behind = {"means": "class", "eigenvalues": "class", "eigenvectors": "class"}
 
     def expected(self) -> Declaration:
@@ -138,8 +136,10 @@ class GGEURStrategy(DomainStrategy[GGEURParams]):
     def _average(self, fresh: Sequence[Update], width: int) -> None:
         """Take the class means of nodes into those of their domains."""
         shape, places = (self.federation.num_classes, width), self.noted("domains")
-        sums = {p: self.state["counts"][i][:, None] * self.state["means"][i].astype(np.float64)
-                for i, p in enumerate(places)}  # fmt: skip
+        sums = {
+            p: self.state["counts"][i][:, None] * self.state["means"][i].astype(np.float64)
+            for i, p in enumerate(places)
+        }
         counts = {p: self.state["counts"][i] for i, p in enumerate(places)}
         for update in fresh:
             p, number = self.federation.domains.index(update.node.domain), update.knowledge["counts"]

@@ -14,9 +14,7 @@ from fedshift_strategies.federation.averaging import RunningAverage
 
 def head_of(weights: Arrays) -> Arrays:
     """Return the head among shared weights, by name without ``classifier.``; read-only views of them."""
-    return {
-        name.removeprefix(CLASSIFIER): array for name, array in weights.items() if name.startswith(CLASSIFIER)
-    }  # fmt: skip
+    return {name.removeprefix(CLASSIFIER): array for name, array in weights.items() if name.startswith(CLASSIFIER)}
 
 
 def mean_head(heads: Sequence[Arrays], weights: Sequence[float]) -> Arrays:

@@ -68,8 +68,9 @@ class ScaffoldStrategy(DomainStrategy[ScaffoldParams]):
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Move c by what the nodes' own changed, over all nodes of the federation."""
         if self.params.control:
-            c = next_control(self.knowledge.get(SERVERS), [update.knowledge[CHANGE] for update in updates],
-                             len(self.roster.nodes))  # fmt: skip
+            c = next_control(
+                self.knowledge.get(SERVERS), [update.knowledge[CHANGE] for update in updates], len(self.roster.nodes)
+            )
             self.knowledge = {SERVERS: c}
 
 

@@ -16,9 +16,17 @@ from fedshift_core.spelling import meant
 log = logging.getLogger("fedshift")
 #: Keys of ``fedshift run`` and of a sweep that say nothing about what a round costs.
 REFUSED = (
-    *(key for key in LAUNCH_KEYS if key != "nodes"), *grid.Options.model_fields, "method", "output-dir", "resume",
-    "round", "profile", "tracking", "evaluate-every", "evaluate-fraction",
-)  # fmt: skip
+    *(key for key in LAUNCH_KEYS if key != "nodes"),
+    *grid.Options.model_fields,
+    "method",
+    "output-dir",
+    "resume",
+    "round",
+    "profile",
+    "tracking",
+    "evaluate-every",
+    "evaluate-fraction",
+)
 
 
 def run(arguments: Sequence[str], paper: str = "") -> Table:

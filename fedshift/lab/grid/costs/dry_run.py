@@ -112,8 +112,9 @@ def measure(config: RunConfig, nodes: int) -> Measured:
         return [message for message in of if message.metadata.dst_node_id == node] or list(of[:1])
 
     rounds, local, up = config.rounds, [], 0
-    every = [n for n in range(1, rounds + 1) or (0,)
-             if config.evaluate.scores_global(n, rounds) and strategy.scores_round(n)]  # fmt: skip
+    every = [
+        n for n in range(1, rounds + 1) or (0,) if config.evaluate.scores_global(n, rounds) and strategy.scores_round(n)
+    ]
     try:
         for number in range(1, min(rounds, 2) + 1):
             later = strategy.configure_train(number, arrays, ConfigRecord(), grid) if number > 1 else messages
@@ -125,12 +126,19 @@ def measure(config: RunConfig, nodes: int) -> Measured:
     finally:
         torch.set_num_threads(threads)
     return Measured(
-        config.model_copy(update={"train": ready.settled.train}), strategy, len(messages), prepared, local, sum(scored),
+        config.model_copy(update={"train": ready.settled.train}),
+        strategy,
+        len(messages),
+        prepared,
+        local,
+        sum(scored),
         len({question.metadata.dst_node_id for question in questions}),
-        sum(config.evaluate.share(n, rounds) for n in every), sum(num_bytes(message.content) for message in messages),
-        up * len(messages), held_memory(),
+        sum(config.evaluate.share(n, rounds) for n in every),
+        sum(num_bytes(message.content) for message in messages),
+        up * len(messages),
+        held_memory(),
         disk_space.needed(config, arrays, strategy.federation, len(strategy.roster.nodes), simulated=True),
-    )  # fmt: skip
+    )
 
 
 def held_memory() -> int:
@@ -176,8 +184,9 @@ def text(of: Measured, room: int) -> str:
         config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, default_flow_style=None
     )
     rows = [("node", "domain", "training images", "validation", "test images of its domain")]
-    rows += [(str(n.index), n.domain, str(n.num_examples), str(n.num_validation or "-"), str(n.num_test))
-             for n in of.nodes]  # fmt: skip
+    rows += [
+        (str(n.index), n.domain, str(n.num_examples), str(n.num_validation or "-"), str(n.num_test)) for n in of.nodes
+    ]
     at_a_time = of.at_a_time(room)
     lines = [
         ("method", registry.approximation_line(config.method["name"])),

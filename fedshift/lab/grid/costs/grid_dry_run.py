@@ -98,24 +98,39 @@ def _text(heads: Sequence[str], stages: Sequence[Sequence[Job]], jobs: int) -> s
     works: dict[tuple[str, str], Work] = {}
     total = sum(makespan([_add(job, jobs, len(stage), known, works) for job in stage], jobs) for stage in stages)
     size, duration = disk_space.size, console.duration
-    rows = [HEAD, *(
-        (shortened(plain(work.label + suffix, 4 * MOST_NAME), 40), str(work.number), duration(work.seconds),
-         duration(work.number * work.seconds), size(work.folders), size(work.number * work.of.traffic))
-        for (_, suffix), work in works.items()
-    )]  # fmt: skip
+    rows = [
+        HEAD,
+        *(
+            (
+                shortened(plain(work.label + suffix, 4 * MOST_NAME), 40),
+                str(work.number),
+                duration(work.seconds),
+                duration(work.number * work.seconds),
+                size(work.folders),
+                size(work.number * work.of.traffic),
+            )
+            for (_, suffix), work in works.items()
+        ),
+    ]
     alone = sum(work.number * work.seconds for work in works.values())
     traffic = sum(work.number * work.of.traffic for work in works.values())
     images = {(of.config.dataset.name, of.config.dataset.pixels): _images(of) for of in known.values()}
     lines = [
-        ("time", f"about {duration(total)} on this machine, {jobs} at a time, {duration(alone)} one after another, "
-                 "without the start of processes"),
-        ("disk", f"{size(sum(work.folders for work in works.values()))} for all run folders; "
-                 f"{size(sum(images.values()))} of decoded images, once for all runs"),
+        (
+            "time",
+            f"about {duration(total)} on this machine, {jobs} at a time, {duration(alone)} one after another, "
+            "without the start of processes",
+        ),
+        (
+            "disk",
+            f"{size(sum(work.folders for work in works.values()))} for all run folders; "
+            f"{size(sum(images.values()))} of decoded images, once for all runs",
+        ),
         ("traffic", f"{size(traffic)} between nodes and server, both ways, in all runs"),
         ("measured", f"{plural(len(known), 'setting')}, two rounds and the scores of one node each"),
         ("machine", machine.describe()),
         ("warning", f"more than a day; {SHORTER}" if total > DAY else ""),
-    ]  # fmt: skip
+    ]
     return "\n".join([*heads, "", *columns(rows, "", numbers=True, ruled=True), "", *facts(lines)])
 
 

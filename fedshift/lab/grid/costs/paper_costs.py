@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from fedshift.lab.grid.costs.measuring import Costs
 
 MEANINGS = {
-    "sent": "parameters that all nodes send", "bytes_up": "bytes that all nodes send",
-    "step_flops": "FLOPs of a step", "seconds": "seconds of one node's local round",
-}  # fmt: skip
+    "sent": "parameters that all nodes send",
+    "bytes_up": "bytes that all nodes send",
+    "step_flops": "FLOPs of a step",
+    "seconds": "seconds of one node's local round",
+}
 Numbers = Mapping[str, float]
 
 

@@ -68,20 +68,34 @@ class Table:
         """Return one JSON object with the unrounded FLOPs, bytes and seconds."""
         counted = [asdict(c) | {"step_flops": c.step_flops, "seconds": c.seconds} for c in self.costs]
         beside = {} if self.paper is None else {"paper": self.paper.id, "beside": self._pairs(self.paper)}
-        return json.dumps({
-            "experiment": self.config.experiment, "nodes": self.nodes, "machine": self.machine, "costs": counted,
-            "notes": self.notes, **beside,
-        })  # fmt: skip
+        return json.dumps(
+            {
+                "experiment": self.config.experiment,
+                "nodes": self.nodes,
+                "machine": self.machine,
+                "costs": counted,
+                "notes": self.notes,
+                **beside,
+            }
+        )
 
     def _pairs(self, paper: "printed.Table") -> list[dict[str, Any]]:
         return paper_costs.pairs(paper, self.costs, self.nodes)
 
     def _blocks(self) -> list[list[tuple[str, ...]]]:
         """Return our table with its head, and one with the paper's costs if requested."""
-        rows = [(
-            c.name, f"{c.parameters.all:,}", f"{c.parameters.sent:,}", f"{c.step_flops / GIGA:.3f}",
-            f"{c.seconds:.3f}", f"{c.bytes_up / MEGA:.3f}", f"{c.bytes_down / MEGA:.3f}",
-        ) for c in self.costs]  # fmt: skip
+        rows = [
+            (
+                c.name,
+                f"{c.parameters.all:,}",
+                f"{c.parameters.sent:,}",
+                f"{c.step_flops / GIGA:.3f}",
+                f"{c.seconds:.3f}",
+                f"{c.bytes_up / MEGA:.3f}",
+                f"{c.bytes_down / MEGA:.3f}",
+            )
+            for c in self.costs
+        ]
         beside = [] if self.paper is None else [paper_costs.rows([*self.paper.printed.costs], self._pairs(self.paper))]
         return [[HEAD, *rows], *beside]
 
@@ -101,12 +115,18 @@ class Table:
         ]
         for costs in self.costs:
             phases = "; ".join(f"{step.flops / GIGA:.3f} GFLOPs ({step.epochs})" for step in costs.steps)
-            notes += [f"{costs.name}: {note}" for note, holds in (
-                (f"the mean over its phases, by their epochs (in brackets): {phases}", len(costs.steps) > 1),
-                (f"answers of nodes that were not used (see the log lines above): {costs.refused}", costs.refused),
-                (f"parameters and FLOPs are those of the network {costs.network}",
-                 costs.network != self.config.model.name),
-            ) if holds]  # fmt: skip
+            notes += [
+                f"{costs.name}: {note}"
+                for note, holds in (
+                    (f"the mean over its phases, by their epochs (in brackets): {phases}", len(costs.steps) > 1),
+                    (f"answers of nodes that were not used (see the log lines above): {costs.refused}", costs.refused),
+                    (
+                        f"parameters and FLOPs are those of the network {costs.network}",
+                        costs.network != self.config.model.name,
+                    ),
+                )
+                if holds
+            ]
         if self.paper is not None:
             notes += paper_costs.notes(self.paper, self.nodes)
         return [*notes, *self.notes, f"measured on {self.machine}"]

@@ -149,13 +149,16 @@ def _of_saved(path: Path, folder: Path, label: str) -> Model:
     sections: dict[str, Any] = copy.deepcopy(scored.model_dump(mode="json"))
     for key in OF_TRAINING:
         sections.pop(key)
-    sections["model"] |= {
-        "weights": str(file), "weights_sha256": about.sha256, "download": False, "bn_keep": AVERAGED,
-    }  # fmt: skip
+    sections["model"] |= {"weights": str(file), "weights_sha256": about.sha256, "download": False, "bn_keep": AVERAGED}
     sections["evaluate"] |= {
-        "client_models": "off", "patience": 0, "every": 1, "fraction": 1.0, "test": True, "untrained": "count",
+        "client_models": "off",
+        "patience": 0,
+        "every": 1,
+        "fraction": 1.0,
+        "test": True,
+        "untrained": "count",
         "bn": [AVERAGED],
-    }  # fmt: skip
+    }
     sections |= {"rounds": 0, "keep": "last", "keep_rounds": [], "adapt": {"name": registry.NONE}}
     return Model(path, label, about, config, sections)
 

@@ -59,18 +59,31 @@ def read(model: Model, folder: Path) -> Scored:
     drawn = record.config.shift.label_mix == "own"
     domains = {
         name: {
-            "accuracy": value, "images": test_images(record.nodes, name, drawn=drawn),
+            "accuracy": value,
+            "images": test_images(record.nodes, name, drawn=drawn),
             "trained_on": name in model.trained_on,
         }
         for name, value in final.items()
-    }  # fmt: skip
+    }
     return {
-        "model": model.label, "path": str(model.path), "sha256": about.sha256, "method": about.method.get("name"),
-        "network": about.network, "parts": about.parts, "run_folder": str(folder), "engine": results["engine"],
-        "task": record.config.task, "dataset": results["dataset"], "nodes": len(results["nodes"]), "domains": domains,
-        "avg": average(final), "worst": final[least] if least else None, "worst_domain": least,
-        "scored_with": results["scored_with"], "others": results.get("others", {}),
-    }  # fmt: skip
+        "model": model.label,
+        "path": str(model.path),
+        "sha256": about.sha256,
+        "method": about.method.get("name"),
+        "network": about.network,
+        "parts": about.parts,
+        "run_folder": str(folder),
+        "engine": results["engine"],
+        "task": record.config.task,
+        "dataset": results["dataset"],
+        "nodes": len(results["nodes"]),
+        "domains": domains,
+        "avg": average(final),
+        "worst": final[least] if least else None,
+        "worst_domain": least,
+        "scored_with": results["scored_with"],
+        "others": results.get("others", {}),
+    }
 
 
 def table(models: Sequence[Scored]) -> str:

@@ -175,12 +175,19 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     strategy.score_again(grid, ready.initial, past.history[-1])
     [(result, weights)] = scored
     folder = RunFolder(
-        output_dir, config, engine=NAME, personal=model.personal,
+        output_dir,
+        config,
+        engine=NAME,
+        personal=model.personal,
         about={
-            "command": command, "nodes": past.num_nodes, "images": past.images, "scored_again": checked.marks,
-            "arithmetic": ready.settled.train.arithmetic, "asked": checked.saved_config.get("asked"),
+            "command": command,
+            "nodes": past.num_nodes,
+            "images": past.images,
+            "scored_again": checked.marks,
+            "arithmetic": ready.settled.train.arithmetic,
+            "asked": checked.saved_config.get("asked"),
         },
-    )  # fmt: skip
+    )
     nodes = strategy.roster.nodes
     try:
         _copy_memory(kept_in, folder.nodes_folder, checkpoint.memory, resumed_after)
@@ -189,9 +196,14 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
         folder.take_over(map(_not_scored, past.history[:-1]), checkpoint.seconds, past.repeated)
         status = StatusFile(folder, config, nodes)
         folder.add_round(
-            result, weights, knowledge=strategy.knowledge, state=strategy.state, memory=checkpoint.memory,
-            nodes=nodes, moments=strategy.moments,
-        )  # fmt: skip
+            result,
+            weights,
+            knowledge=strategy.knowledge,
+            state=strategy.state,
+            memory=checkpoint.memory,
+            nodes=nodes,
+            moments=strategy.moments,
+        )
         folder.finish(nodes)
         status.end(COMPLETED, None)
     finally:

@@ -154,9 +154,13 @@ def start(
             process = forks.run(arguments, marked, file)
         else:
             process = subprocess.Popen(
-                [*command, *arguments], env=marked, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                [*command, *arguments],
+                env=marked,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is the sweep's: it ends its runs in order
-            )  # fmt: skip
+            )
     return Child(log, process, mark, begin)
 
 

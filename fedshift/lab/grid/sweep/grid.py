@@ -29,9 +29,20 @@ MOST_RUNS = 10_000  # of a grid
 METHOD_KEYS = ("method", "method.name")
 #: Keys that name no list: their commas are part of the value. None of them decides a number of a run.
 UNSPLIT_KEYS = (
-    "engine", "workers", "actors", "cpus-per-client", "gpus-per-client", "report", "data-dir", "output-dir", "profile",
-    "tracking", "set", "keep_rounds", "keep-rounds",
-)  # fmt: skip
+    "engine",
+    "workers",
+    "actors",
+    "cpus-per-client",
+    "gpus-per-client",
+    "report",
+    "data-dir",
+    "output-dir",
+    "profile",
+    "tracking",
+    "set",
+    "keep_rounds",
+    "keep-rounds",
+)
 #: Keys that only a simulation has: a sweep that names one and no engine is simulated.
 OF_SIMULATION = ("actors", "cpus-per-client", "gpus-per-client")
 
@@ -42,9 +53,17 @@ REFUSED = {
 }
 #: Sections that do not affect whether method, network and modules go together; all others may.
 FREE_OF_MODELS = {
-    "seed", "rounds", "train", "allocation", "federation", "tracking", "profile", "keep", "keep_rounds",
+    "seed",
+    "rounds",
+    "train",
+    "allocation",
+    "federation",
+    "tracking",
+    "profile",
+    "keep",
+    "keep_rounds",
     "checkpoint_seconds",
-}  # fmt: skip
+}
 
 
 class Options(ConfigModel):

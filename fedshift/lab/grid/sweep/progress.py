@@ -56,9 +56,12 @@ class Bar(Progress):
         columns = TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
         # Lines go above the bar where both share a terminal; a file gets them as they are.
         super().__init__(
-            *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
+            *columns,
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
             redirect_stdout=sys.stdout.isatty(),
-        )  # fmt: skip
+        )
         self._grid = self.add_task("", total=total, completed=finished)
 
     def show(self, labels: Sequence[str], left: float | None) -> None:

@@ -79,10 +79,13 @@ class Record:
         entry = {name: getattr(self, name) for name in ("state", "reused", "attempts", "error")}
         folder = self.folder  # a sweep's folder may be moved with its runs
         return {
-            "key": self.point.key, "label": self.point.label, "arguments": self.point.arguments, **entry,
+            "key": self.point.key,
+            "label": self.point.label,
+            "arguments": self.point.arguments,
+            **entry,
             "folder": folder and (folder.name if folder.parent == sweep_folder else str(folder)),
             "seconds": round(self.seconds, 3),
-        }  # fmt: skip
+        }
 
     @property
     def timed(self) -> Timed:

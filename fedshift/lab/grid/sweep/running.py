@@ -87,8 +87,11 @@ class Runner:
 
     def look(self, record: Record) -> None:
         """Find the folder of a run: a finished one, else the one with the most rounds."""
-        mine = [path for path, key, _ in self.folders(record.place)
-                if key == record.point.key and path not in record.other_images]  # fmt: skip
+        mine = [
+            path
+            for path, key, _ in self.folders(record.place)
+            if key == record.point.key and path not in record.other_images
+        ]
         finished = [path for path in mine if (path / RESULTS_FILE).is_file()]
         record.folder = max(finished or {*mine} - record.refused, key=progress, default=None)
         record.state = "finished" if finished else "waiting"
@@ -111,9 +114,15 @@ class Runner:
                 self._begin_anew(record, str(error))
         record.state = "running"
         record.child = children.start(
-            run_command(), arguments, record.log, sweep=self.mark, key=point.key,
-            alone=self.jobs == 1, env=self.env, fork=self._fork,
-        )  # fmt: skip
+            run_command(),
+            arguments,
+            record.log,
+            sweep=self.mark,
+            key=point.key,
+            alone=self.jobs == 1,
+            env=self.env,
+            fork=self._fork,
+        )
         self.running.append(record)
 
     def _share(self, waiting: int) -> int:

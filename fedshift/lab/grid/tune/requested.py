@@ -173,11 +173,15 @@ def _place(key: str, text: str) -> tuple[str, Range | None]:
 
 
 def _plan(
-    request: GridRequest, method: str, where: Mapping[str, Range | None], notes: list[str],
+    request: GridRequest,
+    method: str,
+    where: Mapping[str, Range | None],
+    notes: list[str],
     left_out: list[UnusedKeyError],
-) -> Plan:  # fmt: skip
-    given = {key: values[0] for key, values in request.values.items()
-             if key not in METHOD_KEYS and grid.belongs(key, method)} | {"method": method}  # fmt: skip
+) -> Plan:
+    given = {
+        key: values[0] for key, values in request.values.items() if key not in METHOD_KEYS and grid.belongs(key, method)
+    } | {"method": method}
     try:
         base, unused = grid.used(method, request.experiment, given)
         given = {key: value for key, value in given.items() if key.replace("-", "_") not in {e.key for e in unused}}

@@ -97,9 +97,16 @@ class Search:
     """The search of one method."""
 
     def __init__(
-        self, store: Store, method: str, space: Mapping[str, Range], default: Mapping[str, Any], *, seed: int,
-        rounds: int, pruning: bool,
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        method: str,
+        space: Mapping[str, Range],
+        default: Mapping[str, Any],
+        *,
+        seed: int,
+        rounds: int,
+        pruning: bool,
+    ) -> None:
         """Begin the search, or resume it.
 
         Args:
@@ -118,9 +125,12 @@ class Search:
         self._known = {key: axis for key, axis in self._axes.items() if space[key].holds(default.get(key))}
         pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=max(1, rounds // 4))
         self._study = optuna.create_study(
-            study_name=method, storage=store.storage, direction="maximize", load_if_exists=True,
+            study_name=method,
+            storage=store.storage,
+            direction="maximize",
+            load_if_exists=True,
             pruner=pruner if pruning else optuna.pruners.NopPruner(),
-        )  # fmt: skip
+        )
         if not self._study.get_trials(deepcopy=False):
             self._study.enqueue_trial({key: default[key] for key in self._known})
 
@@ -197,9 +207,12 @@ def _as_trial(frozen: Any) -> Trial:
     values = {key: rounded(value) for key, value in frozen.params.items()} if frozen.number else {}
     complete = frozen.state.name == "COMPLETE"
     return Trial(
-        frozen.number, values, names[frozen.state.name], float(frozen.value) if complete else None,
+        frozen.number,
+        values,
+        names[frozen.state.name],
+        float(frozen.value) if complete else None,
         dict(frozen.user_attrs),
-    )  # fmt: skip
+    )
 
 
 def rounded(value: Any) -> Any:

@@ -143,12 +143,21 @@ class Tuning(Runner):
         self.env = {trackers.PLACE: trackers.store_in(folder)}  # one store for all trials, and the runs compared
         store, options = study.Store(folder / STORE), request.options
         self.methods = [
-            Method(plan, Search(
-                store, plan.method, plan.space, plan.default, seed=plan.base.config.seed, rounds=plan.rounds,
-                pruning=options.pruning,
-            ), options.budget if plan.space else 1)
+            Method(
+                plan,
+                Search(
+                    store,
+                    plan.method,
+                    plan.space,
+                    plan.default,
+                    seed=plan.base.config.seed,
+                    rounds=plan.rounds,
+                    pruning=options.pruning,
+                ),
+                options.budget if plan.space else 1,
+            )
             for plan in request.plans
-        ]  # fmt: skip
+        ]
 
     def search(self, paper: str) -> "Comparison | None":
         """Do the remaining trials, then the runs to compare; return the comparison.
@@ -240,11 +249,14 @@ class Tuning(Runner):
         method.trial = None
         if trial in self.running:
             self.running.remove(trial)
-        method.search.note(method.number, **{
-            study.RUN: str(trial.folder.relative_to(self.folder)) if trial.folder is not None else "",
-            study.ROUNDS: max(method.by_round, default=0),
-            study.SECONDS: round(trial.child.seconds if trial.child is not None else 0.0, 1),
-        })  # fmt: skip
+        method.search.note(
+            method.number,
+            **{
+                study.RUN: str(trial.folder.relative_to(self.folder)) if trial.folder is not None else "",
+                study.ROUNDS: max(method.by_round, default=0),
+                study.SECONDS: round(trial.child.seconds if trial.child is not None else 0.0, 1),
+            },
+        )
         if method.problem:  # the same command gives it another chance
             return
         method.search.end(method.number, state, value)
@@ -295,8 +307,10 @@ class Tuning(Runner):
         for method in self.methods:
             plan, best = method.plan, method.search.best(self.request.options.budget)
             chosen = best and {
-                "trial": best.number, "validation": best.validation, "values": {**plan.default, **best.values},
-            }  # fmt: skip
+                "trial": best.number,
+                "validation": best.validation,
+                "values": {**plan.default, **best.values},
+            }
             space = {key: place.as_yaml() for key, place in plan.space.items()}
             methods[plan.method] = {"space": space, "default": plan.default, "best": chosen}
             rows += [
@@ -304,14 +318,15 @@ class Tuning(Runner):
                 | {key: trial.notes.get(key) for key in (study.ROUNDS, study.SECONDS, study.RUN, study.ERROR)}
                 | {**plan.default, **trial.values}
                 for trial in method.search.trials()
-            ]  # fmt: skip
+            ]
         head = list(dict.fromkeys(key for row in rows for key in row))
         write_atomically(self.folder / TABLE, csv_text([head, *([row.get(key) for key in head] for row in rows)]))
         content = {
             "command": os.environ.get(COMMAND, ""),
             **self.request.options.model_dump(include={"budget", "pruning", "trial_rounds"}),
-            "seed": self.request.plans[0].base.config.seed, "methods": methods,
-        }  # fmt: skip
+            "seed": self.request.plans[0].base.config.seed,
+            "methods": methods,
+        }
         write_atomically(self.folder / SUMMARY, json.dumps(content, indent=2) + "\n")
 
 

@@ -31,7 +31,7 @@ MEGABYTE = 1e6
 OF_DOMAINS = {
     "accuracy": ("{score} (%)", "{Score} by domain; dashed: their mean."),
     "test_loss": ("test loss", "Test loss by domain. It rises while the {score} stays where a model is too sure."),
-}  # fmt: skip
+}
 
 
 def by_domain(lines: Lines, domains: Sequence[str], key: str, score: str) -> Plot | None:

@@ -89,9 +89,12 @@ def _confusions(record: Record, sight: Sight, counted: dict[str, tuple[Ints, str
         part = f"{len(view.y):,} of" if len(view.y) < view.total else "all"
         matrices[domain] = counts, f"{domain}: on {part} {plural(view.total, 'test image', form=',')}"
         numbers["domains"][domain] = {
-            "node": view.node.index, "scored": len(view.y), "test_images": view.total, "accuracy": view.accuracy,
+            "node": view.node.index,
+            "scored": len(view.y),
+            "test_images": view.total,
+            "accuracy": view.accuracy,
             "confusion": counts.tolist(),
-        }  # fmt: skip
+        }
     matrices |= counted
     if not matrices:
         section.leave_out(sight.nothing)

@@ -33,8 +33,17 @@ def section(statistics: Statistics) -> Section:
         part.figures.append(_histograms(reporting[:DRAWN]))
     if len(reporting) > DRAWN:
         part.notes.append(f"Histograms of {plural(len(reporting) - DRAWN, 'more site')} are in statistics.json.")
-    heads = ["site", "images", "fewest and most of a class", "mean", "standard deviation", "5th percentile",
-             "95th percentile", "sizes of files", "modes"]  # fmt: skip
+    heads = [
+        "site",
+        "images",
+        "fewest and most of a class",
+        "mean",
+        "standard deviation",
+        "5th percentile",
+        "95th percentile",
+        "sizes of files",
+        "modes",
+    ]
     part.tables.append(
         Table(
             "site-images", heads, [_row(site) for site in statistics.sites], "Images by site", len(reporting) <= DRAWN
@@ -48,8 +57,12 @@ def _row(site: Site) -> list[str]:
     if site.mean is None or site.variance is None or site.low is None or site.high is None:
         return [*start, KEPT.get(site.kept, f"not reported: {plain(site.kept)}"), *["-"] * 5]
     stds = tuple(value**0.5 for value in site.variance)
-    return [*start, *(channels_text(row) for row in (site.mean, stds, site.low, site.high)), _kinds(site.sizes),
-            _kinds(site.modes)]  # fmt: skip
+    return [
+        *start,
+        *(channels_text(row) for row in (site.mean, stds, site.low, site.high)),
+        _kinds(site.sizes),
+        _kinds(site.modes),
+    ]
 
 
 def _classes(counts: Sequence[str]) -> str:

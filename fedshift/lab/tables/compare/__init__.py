@@ -210,9 +210,15 @@ class Comparison:
 
 
 def compare(
-    runs: Named | Iterable[Named], *, paper: str = "", score: str = "last5", scored: str = "", held_out: bool = False,
-    allow_different: bool = False, costs: Named | None = None,
-) -> Comparison:  # fmt: skip
+    runs: Named | Iterable[Named],
+    *,
+    paper: str = "",
+    score: str = "last5",
+    scored: str = "",
+    held_out: bool = False,
+    allow_different: bool = False,
+    costs: Named | None = None,
+) -> Comparison:
     """Compare finished runs: methods by domains, mean and spread over seeds, difference to FedAvg.
 
         >>> table = compare("runs/*")

@@ -161,6 +161,13 @@ def _told_apart(tables: Sequence[Table]) -> Iterator[Table]:
 
 #: Settings that a table's budget (``run_facts.budget``) and its title say, and how often a run was scored.
 _SAID = (
-    BN_STATISTICS, "rounds", "train.epochs", "dataset.size", "model.weights_sha256", "model.freeze", NODES,
-    "evaluate.every", "evaluate.last",
-)  # fmt: skip
+    BN_STATISTICS,
+    "rounds",
+    "train.epochs",
+    "dataset.size",
+    "model.weights_sha256",
+    "model.freeze",
+    NODES,
+    "evaluate.every",
+    "evaluate.last",
+)

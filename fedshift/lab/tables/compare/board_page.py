@@ -67,11 +67,12 @@ def content(board: Board, where: Path | None, page_of: PageOf) -> dict[str, Any]
     methods = dict.fromkeys(row.method for table in board.tables for row in table.numbers.rows)
     first = max(board.tables, key=lambda table: _headline(table, board.tables))
     return {
-        "statistics": BN_STATISTICS_TEXT, "baseline": BASELINE,
+        "statistics": BN_STATISTICS_TEXT,
+        "baseline": BASELINE,
         "first": [first.dataset, first.network, first.statistics],
         "methods": {name: _method(name, page_of) for name in methods},
         "tables": [_table(table, i, where) for i, table in enumerate(board.tables)],
-    }  # fmt: skip
+    }
 
 
 def _headline(table: Table, tables: Sequence[Table]) -> tuple[bool, bool, int, int]:
@@ -101,19 +102,32 @@ def _table(table: Table, number: int, where: Path | None) -> dict[str, Any]:
     known = formats.content(numbers)
     head = [*head, COST]
     rows = [
-        record | _row(row, line, where) | {"base": _base(row, numbers.rows), "by_seed": {
-            seed: {known["fields"].get(column, column): value for column, value in values.items()}
-            for seed, values in record["by_seed"].items()
-        }}
+        record
+        | _row(row, line, where)
+        | {
+            "base": _base(row, numbers.rows),
+            "by_seed": {
+                seed: {known["fields"].get(column, column): value for column, value in values.items()}
+                for seed, values in record["by_seed"].items()
+            },
+        }
         for row, record, line in zip(numbers.rows, known["rows"], lines, strict=True)
-    ]  # fmt: skip
+    ]
     dataset, network, budget = table.dataset, table.network, run_facts.budget(table.runs)
     return known | {
         "columns": [known["fields"][column] for column in numbers.columns],
-        "id": f"t{number}", "name": f"{dataset}, {network}: {dict(budget)[run_facts.TRAINING]}", "dataset": dataset,
-        "network": network, "split": table.split, "statistics": table.statistics, "budget": budget,
-        "differs": table.differs, "head": head, "command": _command(table), "rows": rows,
-    }  # fmt: skip
+        "id": f"t{number}",
+        "name": f"{dataset}, {network}: {dict(budget)[run_facts.TRAINING]}",
+        "dataset": dataset,
+        "network": network,
+        "split": table.split,
+        "statistics": table.statistics,
+        "budget": budget,
+        "differs": table.differs,
+        "head": head,
+        "command": _command(table),
+        "rows": rows,
+    }
 
 
 def _row(row: Row, line: formats.Line, where: Path | None) -> dict[str, Any]:
@@ -122,11 +136,15 @@ def _row(row: Row, line: formats.Line, where: Path | None) -> dict[str, Any]:
     cost = mean(_megabytes(run) for run in runs)
     return {
         "cells": [*(cleaned(cell, len(cell)) for cell in line.cells), "-" if cost is None else f"{cost:.2f}"],
-        COST: cost, "best": sorted(line.best), "tuned": row.tuned,
-        "baseline": row.is_baseline, "runs": [run.name for run in row.runs],
+        COST: cost,
+        "best": sorted(line.best),
+        "tuned": row.tuned,
+        "baseline": row.is_baseline,
+        "runs": [run.name for run in row.runs],
         "files": [[run.name, run.results.seed, _href(run, where)] for run in runs],
-        "commands": commands(runs), "scored again": scored_again(runs),
-    }  # fmt: skip
+        "commands": commands(runs),
+        "scored again": scored_again(runs),
+    }
 
 
 def _megabytes(run: Run) -> float | None:

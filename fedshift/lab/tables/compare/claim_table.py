@@ -55,9 +55,10 @@ class Claims:
     def shown(self) -> tuple[Claim, ...]:
         """The claims to show; the counts in the notes include all claims."""
         return tuple(
-            claim for claim in self.claims
+            claim
+            for claim in self.claims
             if (claim.own or not self.own) and not (self.comparable and claim.verdict == NOT_COMPARABLE)
-        )  # fmt: skip
+        )
 
     def text(self) -> str:
         """Return aligned lines."""
@@ -73,10 +74,19 @@ class Claims:
     def json(self) -> str:
         """Return the claims that are shown, with numbers in full, and the rule."""
         records = [_record(claim) for claim in self.shown]
-        return json.dumps({
-            "score": self.score, "claims": records, "without_runs": self.without, "not_scored_so": self.lacking,
-            "unreadable": self.unreadable, "warnings": self.warnings, "rule": RULE, "pretrained_rule": PRETRAINED_RULE,
-        }, indent=2)  # fmt: skip
+        return json.dumps(
+            {
+                "score": self.score,
+                "claims": records,
+                "without_runs": self.without,
+                "not_scored_so": self.lacking,
+                "unreadable": self.unreadable,
+                "warnings": self.warnings,
+                "rule": RULE,
+                "pretrained_rule": PRETRAINED_RULE,
+            },
+            indent=2,
+        )
 
     def _title(self) -> str:
         return (
@@ -136,11 +146,17 @@ def _cells(claim: Claim) -> tuple[str, ...]:
     gain = claim.our_gain
     ours = "-" if gain.difference.mean is None else formats.number(gain.difference.mean, gain.difference.std, "+")
     return (
-        claim.table, claim.row, f"{claim.printed_gain:+.2f}", ours, str(len(gain.seeds)),
-        *formats.p_values(gain if claim.tested else None), claim.verdict_line,
-        f"{', '.join(claim.domains)}{'' if claim.all_domains else ' *'}", _differ(claim),
+        claim.table,
+        claim.row,
+        f"{claim.printed_gain:+.2f}",
+        ours,
+        str(len(gain.seeds)),
+        *formats.p_values(gain if claim.tested else None),
+        claim.verdict_line,
+        f"{', '.join(claim.domains)}{'' if claim.all_domains else ' *'}",
+        _differ(claim),
         f"{claim.runs} ({claim.rounds})" if claim.rounds else claim.runs,
-    )  # fmt: skip
+    )
 
 
 def _differ(claim: Claim) -> str:
@@ -150,11 +166,24 @@ def _differ(claim: Claim) -> str:
 def _record(claim: Claim) -> dict[str, Any]:
     gain = claim.our_gain
     return {
-        "table": claim.table, "row": claim.row, "own": claim.own, "there": claim.printed_gain,
-        "here": gain.difference.mean, "here_std": gain.difference.std, "seeds": gain.seeds, "p": gain.p,
+        "table": claim.table,
+        "row": claim.row,
+        "own": claim.own,
+        "there": claim.printed_gain,
+        "here": gain.difference.mean,
+        "here_std": gain.difference.std,
+        "seeds": gain.seeds,
+        "p": gain.p,
         "p (Holm)": gain.p_holm,
-        "interval": gain.interval, "domains": claim.domains, "all_printed_domains": claim.all_domains,
-        "runs": claim.runs, "values_not_the_papers": claim.differ, "values_left_open": claim.left_open,
-        "unlike": claim.unlike, "pretrained": claim.pretrained, "not_of_the_last_five_rounds": claim.rounds,
-        "verdict": claim.verdict, "why": claim.why,
-    }  # fmt: skip
+        "interval": gain.interval,
+        "domains": claim.domains,
+        "all_printed_domains": claim.all_domains,
+        "runs": claim.runs,
+        "values_not_the_papers": claim.differ,
+        "values_left_open": claim.left_open,
+        "unlike": claim.unlike,
+        "pretrained": claim.pretrained,
+        "not_of_the_last_five_rounds": claim.rounds,
+        "verdict": claim.verdict,
+        "why": claim.why,
+    }

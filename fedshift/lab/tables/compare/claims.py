@@ -81,9 +81,13 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
     covered = {(claim.table, claim.row) for claim in results}
     printed = {(table.id, label) for table in tables for label in _gains(table)}
     return Claims(
-        tuple(with_corrected(results)), score, len(printed - covered), tuple(lacking), tuple(given.left_out()),
+        tuple(with_corrected(results)),
+        score,
+        len(printed - covered),
+        tuple(lacking),
+        tuple(given.left_out()),
         tuple(warnings),
-    )  # fmt: skip
+    )
 
 
 def _gains(table: printed_module.Table) -> list[str]:
@@ -137,10 +141,22 @@ def _claim(table: printed_module.Table, domains: Sequence[str], row: Row, plain:
     runs = of_seeds((row, plain), our_gain.seeds) or row.runs
     common = tuple(domain for domain in domains if domain in gains)
     return Claim(
-        table.id, ours.label, row.method == table.paper.key, gain, our_gain, common, len(common) == len({*domains}),
-        f"{_folder_names(runs)}: {row.label}", len(ours.altered), len(ours.readings), judged, why,
-        unlike(row, ours), is_pretrained(row, ours), run_metrics.other_rounds(runs, score),
-    )  # fmt: skip
+        table.id,
+        ours.label,
+        row.method == table.paper.key,
+        gain,
+        our_gain,
+        common,
+        len(common) == len({*domains}),
+        f"{_folder_names(runs)}: {row.label}",
+        len(ours.altered),
+        len(ours.readings),
+        judged,
+        why,
+        unlike(row, ours),
+        is_pretrained(row, ours),
+        run_metrics.other_rounds(runs, score),
+    )
 
 
 def _folder_names(runs: Iterable[Run]) -> str:

@@ -149,9 +149,14 @@ def _wrote(files: Sequence[Path], folder: Path, aside: bool) -> None:
 
 @command(app)
 def claims(
-    folders: list[Path], *, score: str = "last5", own: bool = False, comparable: bool = False, markdown: bool = False,
+    folders: list[Path],
+    *,
+    score: str = "last5",
+    own: bool = False,
+    comparable: bool = False,
+    markdown: bool = False,
     as_json: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Compare runs with each gain over FedAvg that papers print: the same sign, the same size, or not.
 
     Args:

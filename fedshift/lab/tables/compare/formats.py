@@ -20,14 +20,54 @@ from fedshift_core.cells import csv_text
 from fedshift_core.plural import plural
 
 #: Fields of a row's record, heads of a table, and columns of a board's file that stand next to columns of sites.
-_FIELDS = frozenset((
-    "row", "method", "group", "scored", "seeds", "n", "p", "p (Holm)", "worst domain", "difference", "difference std",
-    "difference seeds", "difference low", "difference high", "no difference", "mean over other images",
-    "contradictions", "paper row", "not the paper's", "where the paper is silent", "runs", "by_seed", "altered",
-    "readings", "cells", "best", "tuned", "baseline", "base", "files", "command", "commands", "scored again",
-    "data set", "network", "split", "statistics", "settings", "score", TRAINING, "image size", "pretrained weights",
-    "arithmetic", "nodes",
-))  # fmt: skip
+_FIELDS = frozenset(
+    (
+        "row",
+        "method",
+        "group",
+        "scored",
+        "seeds",
+        "n",
+        "p",
+        "p (Holm)",
+        "worst domain",
+        "difference",
+        "difference std",
+        "difference seeds",
+        "difference low",
+        "difference high",
+        "no difference",
+        "mean over other images",
+        "contradictions",
+        "paper row",
+        "not the paper's",
+        "where the paper is silent",
+        "runs",
+        "by_seed",
+        "altered",
+        "readings",
+        "cells",
+        "best",
+        "tuned",
+        "baseline",
+        "base",
+        "files",
+        "command",
+        "commands",
+        "scored again",
+        "data set",
+        "network",
+        "split",
+        "statistics",
+        "settings",
+        "score",
+        TRAINING,
+        "image size",
+        "pretrained weights",
+        "arithmetic",
+        "nodes",
+    )
+)
 _OF_COLUMN = (" std", " n", " paper")  # end further fields of a column
 
 
@@ -131,32 +171,40 @@ def table_json(numbers: Numbers) -> str:
 def content(numbers: Numbers) -> dict[str, Any]:
     """Return what :func:`table_json` writes."""
     return {
-        "title": numbers.title, "columns": numbers.columns, "fields": headings(numbers), "headline": numbers.headline,
+        "title": numbers.title,
+        "columns": numbers.columns,
+        "fields": headings(numbers),
+        "headline": numbers.headline,
         "paper": numbers.paper,
         "rows": [
             record(row, numbers) | {"runs": [run.name for run in row.runs], "by_seed": row.by_seed} | _altered(row)
             for row in numbers.rows
         ],
-        "notes": numbers.notes, "warnings": numbers.warnings,
-    }  # fmt: skip
+        "notes": numbers.notes,
+        "warnings": numbers.warnings,
+    }
 
 
 def headings(numbers: Numbers) -> dict[str, str]:
     """Return the name of each column in heads and records, which no other field has: of a site ``p``, ``site p``."""
     return {
-        column: f"site {column}" if column in _FIELDS or column.startswith("site ") or column.endswith(_OF_COLUMN)
+        column: f"site {column}"
+        if column in _FIELDS or column.startswith("site ") or column.endswith(_OF_COLUMN)
         else column
         for column in numbers.columns
-    }  # fmt: skip
+    }
 
 
 def record(row: Row, numbers: Numbers) -> dict[str, Any]:
     """Return a row as one flat record; its fields of columns are named as :func:`headings` has them."""
     names = headings(numbers)
     fields: dict[str, Any] = {
-        "row": row.label, "method": row.method, "group": row.group, "scored": row.scored,
+        "row": row.label,
+        "method": row.method,
+        "group": row.group,
+        "scored": row.scored,
         "seeds": " ".join(map(str, row.seeds)),
-    }  # fmt: skip
+    }
     for column in numbers.columns:
         value = row.values.get(column, Spread(None, None, 0))
         name = names[column]
@@ -168,11 +216,14 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
     if row.difference is not None:
         paired = row.difference
         fields |= {
-            "difference": paired.difference.mean, "difference std": paired.difference.std,
-            "difference seeds": " ".join(map(str, paired.seeds)), "p": paired.p, "p (Holm)": paired.p_holm,
+            "difference": paired.difference.mean,
+            "difference std": paired.difference.std,
+            "difference seeds": " ".join(map(str, paired.seeds)),
+            "p": paired.p,
+            "p (Holm)": paired.p_holm,
             "difference low": paired.interval and paired.interval[0],
             "difference high": paired.interval and paired.interval[1],
-        }  # fmt: skip
+        }
     if row.refused:
         fields["no difference"] = row.refused
     if row.mixed:
@@ -206,7 +257,7 @@ def _altered(row: Row) -> dict[str, Any]:
         "readings": {
             item.key: {"ours": item.ours, "reading": item.paper, "why": item.why} for item in row.paper.readings
         },
-    }  # fmt: skip
+    }
 
 
 def grid(numbers: Numbers, decimals: int = DECIMALS) -> tuple[tuple[str, ...], list[Line]]:

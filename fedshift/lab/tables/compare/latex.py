@@ -24,9 +24,7 @@ _BEFORE = r"""\small\setlength{\tabcolsep}{4pt}
 _AFTER = r"""\end{tabular}}
 \par\smallskip
 \begin{minipage}{\linewidth}\footnotesize"""
-_TASKS = {
-    "global": "Global model", "personal": "Personal models", "personal on all": "Personal models, on all domains",
-}  # fmt: skip
+_TASKS = {"global": "Global model", "personal": "Personal models", "personal on all": "Personal models, on all domains"}
 #: First words of the notes of a comparison that readers of its table need.
 _ABOUT = ("STD:", "WORST:", "all seeds share", "scored personal")
 

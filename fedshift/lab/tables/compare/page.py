@@ -29,10 +29,18 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
     runs = [_run(numbers, row, run, where) for row in numbers.rows for run in row.runs]
     facts = budget([run for row in numbers.rows for run in row.runs])
     content = {
-        "title": numbers.title, "warnings": numbers.warnings, "facts": facts,
-        "head": head, "lines": lines, "plots": drawn, "lacking": lacking,
-        "notes": numbers.notes, "runs": runs, "headline": numbers.headline, "most": OPEN,
-    }  # fmt: skip
+        "title": numbers.title,
+        "warnings": numbers.warnings,
+        "facts": facts,
+        "head": head,
+        "lines": lines,
+        "plots": drawn,
+        "lacking": lacking,
+        "notes": numbers.notes,
+        "runs": runs,
+        "headline": numbers.headline,
+        "most": OPEN,
+    }
     return render("compare", content)
 
 

@@ -8,21 +8,55 @@ from fedshift_core.plural import capital
 
 #: Domains and columns whose printed names are more than their words with a capital letter.
 _PRINTED = {
-    "mnist": "MNIST", "mnistm": "MNIST-M", "usps": "USPS", "svhn": "SVHN", "syn": "SYN", "dslr": "DSLR",
-    "labelme": "LabelMe", "pascal": "PASCAL", "sun": "SUN", "cifar10": "CIFAR-10", "cifar10.1": "CIFAR-10.1",
-    "bcn": "BCN", "msk": "MSK",
-}  # fmt: skip
+    "mnist": "MNIST",
+    "mnistm": "MNIST-M",
+    "usps": "USPS",
+    "svhn": "SVHN",
+    "syn": "SYN",
+    "dslr": "DSLR",
+    "labelme": "LabelMe",
+    "pascal": "PASCAL",
+    "sun": "SUN",
+    "cifar10": "CIFAR-10",
+    "cifar10.1": "CIFAR-10.1",
+    "bcn": "BCN",
+    "msk": "MSK",
+}
 #: Data sets whose printed names are not those of their files.
 _DATA_SETS = {
-    "digits": "Digits", "digit5": "Digit-5", "pacs": "PACS", "office-caltech10": "Office-Caltech10", "vlcs": "VLCS",
-    "domainnet": "DomainNet", "domainnet10": "DomainNet (ten classes)", "cifar10": "CIFAR-10",
-    "camelyon17": "Camelyon17", "fed-isic2019": "Fed-ISIC2019",
-}  # fmt: skip
-_SPECIAL = str.maketrans({
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", '"': "{''}", "±": r"$\pm$", "\u00d7": r"$\times$", "†": r"$\dagger$", "…": r"\dots{}",
-})  # fmt: skip
+    "digits": "Digits",
+    "digit5": "Digit-5",
+    "pacs": "PACS",
+    "office-caltech10": "Office-Caltech10",
+    "vlcs": "VLCS",
+    "domainnet": "DomainNet",
+    "domainnet10": "DomainNet (ten classes)",
+    "cifar10": "CIFAR-10",
+    "camelyon17": "Camelyon17",
+    "fed-isic2019": "Fed-ISIC2019",
+}
+_SPECIAL = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "$": r"\$",
+        "&": r"\&",
+        "%": r"\%",
+        "#": r"\#",
+        "_": r"\_",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': "{''}",
+        "±": r"$\pm$",
+        "\u00d7": r"$\times$",
+        "†": r"$\dagger$",
+        "…": r"\dots{}",
+    }
+)
 _POWER = re.compile(r"\$\^(\d)\$")
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 

@@ -345,7 +345,7 @@ def with_printed_row(row: Row, table: printed_module.Table, columns: Sequence[st
     )
     return replace(
         row, paper=PaperRow(printed.method, values, spreads, difference, stated, left_open, printed.label_certain)
-    )  # fmt: skip
+    )
 
 
 def _comparable(row: Row, column_map: printed_module.ColumnMap) -> dict[str, str]:

@@ -125,9 +125,17 @@ def numbers_of(given: reading.Given, asked: Asked) -> Numbers:
     ]
     unreadable = given.left_out()
     return Numbers(
-        title(runs, score, held_out=held_out), columns, headline, tuple(rows), tuple(notes),
-        (*warnings, *unreadable), asked.paper, score, paid, tuple(unreadable),
-    )  # fmt: skip
+        title(runs, score, held_out=held_out),
+        columns,
+        headline,
+        tuple(rows),
+        tuple(notes),
+        (*warnings, *unreadable),
+        asked.paper,
+        score,
+        paid,
+        tuple(unreadable),
+    )
 
 
 def title(runs: Sequence[Run], score: str, *, held_out: bool) -> str:
@@ -178,9 +186,12 @@ class _Chosen:
 
 
 def _chosen(
-    runs: Sequence[Run], names: row_names.Names, groups: Sequence[str] | dict[str, list[object]], score: str,
+    runs: Sequence[Run],
+    names: row_names.Names,
+    groups: Sequence[str] | dict[str, list[object]],
+    score: str,
     scored: str,
-) -> _Chosen:  # fmt: skip
+) -> _Chosen:
     """Choose the runs that were scored so; the name of a row does not depend on which rows are shown."""
     methods = list(registry.METHODS)
     named = sorted(

@@ -36,9 +36,7 @@ class _Measured(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
     @property
     def paid(self) -> dict[str, float]:
         """Its costs."""
-        return {
-            BYTES: (self.bytes_up + self.bytes_down) / MEGA, SECONDS: self.seconds, FLOPS: self.step_flops / GIGA,
-        }  # fmt: skip
+        return {BYTES: (self.bytes_up + self.bytes_down) / MEGA, SECONDS: self.seconds, FLOPS: self.step_flops / GIGA}
 
 
 class _File(BaseModel, frozen=True, extra="ignore"):
@@ -108,7 +106,7 @@ def _deciding(settings: Mapping[str, Any]) -> str:
         key: "any" if isinstance(value, float) and value else value
         for key, value in settings.items()
         if key in (BATCH_SIZE, EPOCHS, SIZE) or (key.startswith(COST_SECTIONS) and key not in (*ASIDE, *FREE_OF_COST))
-    }  # fmt: skip
+    }
     return json.dumps(counted, sort_keys=True)
 
 

@@ -22,8 +22,13 @@ MOST_VALUE = 100  # characters of a value
 #: Settings in addition to ``ASIDE`` that do not change the numbers of the last five rounds: further scores of the same
 #: weights, threads (which only reorder sums), nodes that a deployment waits for.
 IGNORED = (
-    *ASIDE, "evaluate.every", "evaluate.fraction", "evaluate.client_models", "train.threads", "federation.min_nodes",
-)  # fmt: skip
+    *ASIDE,
+    "evaluate.every",
+    "evaluate.fraction",
+    "evaluate.client_models",
+    "train.threads",
+    "federation.min_nodes",
+)
 #: Changes numbers only if BatchNorm uses the statistics of test batches, or the method sets such batches.
 TEST_BATCH = "images.eval_batch"
 #: Change numbers only if BatchNorm statistics are computed from training images, of this number and in this order.

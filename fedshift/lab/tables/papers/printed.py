@@ -227,10 +227,11 @@ class Table:
         """
         ours = self.printed.methods.get(row.method, self.paper.methods.get(row.method, ()))
         return tuple(
-            {"method.name": reading} if isinstance(reading, str)
+            {"method.name": reading}
+            if isinstance(reading, str)
             else {"method.name" if key == "name" else key: value for key, value in reading.items()}
             for reading in (ours if isinstance(ours, tuple) else (ours,))
-        )  # fmt: skip
+        )
 
     def why_open(self, key: str, method: str, asks: Container[str], adaptation: str) -> str:
         """Return why the value of a setting is our reading (``open_values.why_open``); empty if it is not."""
@@ -244,9 +245,10 @@ class Table:
         """Return the known print errors of this table."""
         known = sorted((table.id for table in self.paper.tables), key=len, reverse=True)
         return [
-            check for check in self.paper.checks
+            check
+            for check in self.paper.checks
             if next((id_ for id_ in known if check.startswith(f"{id_} ")), "") == self.printed.id
-        ]  # fmt: skip
+        ]
 
 
 def all_tables() -> list[Table]:

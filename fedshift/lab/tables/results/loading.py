@@ -162,9 +162,7 @@ class Run:
     @functools.cached_property
     def row_settings(self) -> dict[str, Any]:
         """Return the settings that make a row of its own."""
-        return {
-            key: value for key, value in self.config.items() if key.startswith(ROW_SECTIONS) or key in self.tuned
-        }  # fmt: skip
+        return {key: value for key, value in self.config.items() if key.startswith(ROW_SECTIONS) or key in self.tuned}
 
     @property
     def before_search(self) -> "Run":

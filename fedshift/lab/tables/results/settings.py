@@ -19,10 +19,16 @@ ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "eval
 #: Settings that make neither rows nor groups. Seeds are averaged over. The name of an experiment changes no number, and
 #: the precision that nodes choose with precision=auto should change none (``surroundings``).
 ASIDE = (
-    *FREE, "seed", "experiment", "model.bn_keep", "keep", "train.arithmetic",
+    *FREE,
+    "seed",
+    "experiment",
+    "model.bn_keep",
+    "keep",
+    "train.arithmetic",
     "plugins",  # a method's own; its version is that of the file's content (surroundings)
-    "federation.max_update", "federation.max_images",  # they do not change results of honest nodes
-)  # fmt: skip
+    "federation.max_update",
+    "federation.max_images",  # they do not change results of honest nodes
+)
 #: The name of the adaptation before a test.
 ADAPTATION = "adapt.name"
 #: Prefix of the values that a search replaced.
