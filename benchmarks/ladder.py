@@ -44,6 +44,7 @@ HELD_OUT = [
     "pacs-pretrained-out-closed",
     "pacs-pretrained-out-20-t3a",
     "pacs-pretrained-out-t3a",
+    "pacs-pretrained-out-closed-t3a",
     "pacs-lite1-out",
     "pacs-lite1-out-20",
     "pacs-lite1-out-20-t3a",
@@ -145,7 +146,7 @@ def _place(panel: Axes, method: str, network: str, point: Point, *, adapted: boo
     mean, half = answer.interval(values) if len(values) >= answer.FEWEST_SEEDS else (values[0], 0.0)
     seconds = sum(point.seconds) / len(point.seconds)
     fill = "white" if adapted else colour
-    panel.errorbar(seconds, mean, yerr=half or None, fmt=NETWORKS[network], color=colour, mfc=fill, markersize=7)
+    panel.errorbar(seconds, mean, yerr=half or None, fmt=NETWORKS[network], color=colour, mfc=fill, markersize=5, lw=1)
 
 
 def _line(panel: Axes, method: str, point: Point) -> None:
