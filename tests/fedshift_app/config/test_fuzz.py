@@ -239,7 +239,8 @@ def refusal(*arguments: str, **flat: Any) -> str:
 def test_yaml_that_no_key_takes(text: str | bytes, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    worded(refusal(str(file)), "mine.yaml", "YAML")
+    message = refusal(str(file))  # a path as long as this folder's shortens what else it shows
+    assert "mine.yaml" in message and "YAML" in message
 
 
 def test_a_file_that_is_no_mapping(tmp_path: Path) -> None:
