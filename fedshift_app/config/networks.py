@@ -90,21 +90,19 @@ def with_digest(config: "RunConfig") -> "RunConfig":
         if model.weights_sha256 and not model.download:
             raise ConfigError("model.weights_sha256 needs model.weights or model.download=true")
         return config
-    from fedshift_clients.models import weights
-
     packaged = packages.of(model.weights)
     if packaged is not None:
         packages.check_network(packaged, model.name)
     if model.weights_sha256 and not packages.exists(model.weights):
         return config
-    digest = weights.digest(packages.located(model.weights))
+    digest = packages.digest(packages.located(model.weights))
     if packaged is not None and digest != packaged.sha256:
         raise ConfigError(
             f"model.weights={model.weights}: the file of {packaged.package} has the SHA-256 {digest[:12]}..., expected "
             f"{packaged.sha256[:12]}...; install the package again"
         )
     if model.weights_sha256 not in ("", digest):
-        raise weights.other_file(Path(model.weights), digest, model.weights_sha256)
+        raise packages.other_file(Path(model.weights), digest, model.weights_sha256)
     return config.model_copy(update={"model": model.model_copy(update={"weights_sha256": digest})})
 
 

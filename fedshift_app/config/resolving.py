@@ -31,7 +31,7 @@ from fedshift_app.config.layers import Layer, layer_of, nested, over, parse_set,
 from fedshift_app.config.options_of_a_kind import UnusedKeyError
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.trackers import check_trackers
-from fedshift_app.config.validating import check_values, sections_of_run, split_sections, validate
+from fedshift_app.config.validating import check_values, recorded, sections_of_run, split_sections, validate
 from fedshift_app.run.files import CONFIG_FILE
 from fedshift_clients.models.catalog import NETWORKS, library_of
 from fedshift_core.errors import ConfigError
@@ -119,6 +119,17 @@ def resolve(flat: Mapping[str, Any], *, finished: bool = False) -> RunConfig:
         return config
 
     return _resolved(flat, checked, finished)
+
+
+def settings(flat: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration that a command stands for, without its checks against classes, which need torch.
+
+    Tables compare it with those of finished runs.
+
+    Raises:
+        ConfigError: As ``validating.recorded``.
+    """
+    return _resolved(flat, lambda layers: networks.with_digest(recorded(layers)), finished=True)
 
 
 def check_keys(flat: Mapping[str, Any]) -> RunConfig:

@@ -45,7 +45,7 @@ def validate(layers: Mapping[str, Any], *, finished: bool = False) -> RunConfig:
 
     Args:
         layers: The sections.
-        finished: They are those of a finished run (``cross_checks.check_together``).
+        finished: They are only compared with those of finished runs (``cross_checks.check_together``).
 
     Raises:
         ConfigError: With the key, the value found and what is allowed.
@@ -53,12 +53,39 @@ def validate(layers: Mapping[str, Any], *, finished: bool = False) -> RunConfig:
     config = _sections(layers)
     with explaining():
         check_together(config, finished=finished)
-    # With every parameter, so that the run folder shows defaults too.
+    complete = _completed(config)
+    filled = _with_method(complete)
+    _check_adaptation(complete)
+    _check_method(complete, finished)
+    return filled
+
+
+def recorded(layers: Mapping[str, Any]) -> RunConfig:
+    """Return a run's configuration with all defaults, each section checked for itself, which needs no torch.
+
+    The run itself checked the sections together.
+
+    Raises:
+        ConfigError: As :func:`validate`.
+    """
+    return _with_method(_completed(_sections(layers)))
+
+
+def _completed(config: RunConfig) -> RunConfig:
+    """Return a configuration with every parameter but the method's own, so that the run folder shows defaults too."""
+    adapt = {"name": config.adapt.get("name", registry.NONE)} | _adapt_params(config).model_dump()
     named = {key: _complete_named(config, key) for key in NAMED}
-    complete = config.model_copy(update={**named, "adapt": _complete_adapt(config)})
+    complete = config.model_copy(update={**named, "adapt": FrozenDict(adapt)})
     for feature in ours():
         complete = feature.completed(complete) if feature.completed else complete
-    return complete.model_copy(update={"method": _complete_method(complete, finished=finished)})
+    return complete
+
+
+def _with_method(config: RunConfig) -> RunConfig:
+    """Return a configuration with the parameters of its method."""
+    with explaining("method"):
+        params = config.params()
+    return config.model_copy(update={"method": FrozenDict({"name": config.declared.name} | params.model_dump())})
 
 
 def check_values(layers: Mapping[str, Any]) -> RunConfig:
@@ -117,11 +144,9 @@ def _check_shape(value: Any, level: int = 1) -> None:
         _check_shape(inner, level + 1)
 
 
-def _complete_method(config: RunConfig, *, finished: bool) -> FrozenDict[str, Any]:
-    """Return the method's section, checked and with all parameters."""
-    method = config.declared
-    with explaining("method"):
-        params = config.params()
+def _check_method(config: RunConfig, finished: bool) -> None:
+    """Hold a configuration that lacks the method's defaults against its method's terms, needs and classes."""
+    method, params = config.declared, config.params()
     check_terms(config)
     needs.check(Case(method, params, name_and_params(config.method)[1], config, finished))
     recipes.check_needs(config, method)
@@ -129,7 +154,6 @@ def _complete_method(config: RunConfig, *, finished: bool) -> FrozenDict[str, An
     if config.rounds:  # without a round nothing depends on their number
         method.strategy_class().check_run(params, config.rounds)
     client_class.check_run(params, config.model, config.train, config.images)
-    return FrozenDict({"name": method.name} | params.model_dump())
 
 
 def _complete_named(config: RunConfig, section: str) -> tuple[FrozenDict[str, Any], ...]:
@@ -144,18 +168,17 @@ def _complete_named(config: RunConfig, section: str) -> tuple[FrozenDict[str, An
     return tuple(complete)
 
 
-def _complete_adapt(config: RunConfig) -> FrozenDict[str, Any]:
-    """Return the section ``adapt``, checked and with all parameters."""
-    name, params = str(config.adapt.get("name", registry.NONE)), _adapt_params(config)
-    if name != registry.NONE:
-        adaptation = imported(ADAPTATIONS[name].adaptation)(params)
-        adaptation.check(config.images)
-        if adaptation.tunes_encoder and config.model.encoder_rests:
-            raise ConfigError(
-                f"adapt.name={name} trains the encoder before a test, but with model.freeze=encoder, without "
-                "model.projection, nothing of it trains"
-            )
-    return FrozenDict({"name": name} | params.model_dump())
+def _check_adaptation(config: RunConfig) -> None:
+    """Refuse an adaptation that does not fit the images, or trains an encoder that is frozen."""
+    if (name := config.adapt["name"]) == registry.NONE:
+        return
+    adaptation = imported(ADAPTATIONS[name].adaptation)(_adapt_params(config))
+    adaptation.check(config.images)
+    if adaptation.tunes_encoder and config.model.encoder_rests:
+        raise ConfigError(
+            f"adapt.name={name} trains the encoder before a test, but with model.freeze=encoder, without "
+            "model.projection, nothing of it trains"
+        )
 
 
 def _adapt_params(config: RunConfig) -> Params:

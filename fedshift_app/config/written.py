@@ -19,13 +19,13 @@ def read_back(layers: Mapping[str, Any]) -> RunConfig:
         layers: Its sections (``validating.sections_of_run``).
 
     Raises:
-        ConfigError: As ``validating.validate``, for checks that need no code.
+        ConfigError: As ``validating.recorded``, for checks that need no code.
     """
     config = validating.checked_sections(layers, known=False)
     given = () if plugins.used(config) else config.plugins
     try:
         # Where none of its files defines anything of it, they need not run.
-        complete = validating.validate({**layers, "plugins": ()} if given else layers, finished=True)
+        complete = validating.recorded({**layers, "plugins": ()} if given else layers)
     except ConfigError:
         if lacking(config) is None:
             raise

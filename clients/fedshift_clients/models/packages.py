@@ -1,5 +1,10 @@
-"""Weights in installed packages, by name (``model.weights=package:NAME``). No torch, and no code of such a package."""
+"""Files of weights, and those in installed packages by name (``model.weights=package:NAME``).
 
+This needs no torch, and no code of such a package.
+"""
+
+import functools
+import hashlib
 import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +12,10 @@ from pathlib import Path
 from fedshift_clients.models.catalog import UNET
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import Registry
+from fedshift_core.limits import shown
 
 PREFIX = "package:"
+MOST_PATH = 90  # characters of one in a message of one line
 
 
 @dataclass(frozen=True)
@@ -133,3 +140,35 @@ def check_network(weights: PackagedWeights, network: str) -> None:
             f"model.name={network}; another network begins at random with: model.weights= model.freeze=none "
             "model.projection=0 model.precompute=off",
         )
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file, which is read again only if its size or its time changed.
+
+    Raises:
+        ConfigError: If it cannot be read.
+    """
+    try:
+        state = path.stat()
+        return _digest(path, state.st_size, state.st_mtime_ns)
+    except OSError as error:
+        raise problem(path, error.strerror or "it cannot be read") from None
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(path: Path, _size: int, _changed: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def other_file(path: Path, digest: str, wanted: str) -> ConfigError:
+    """Return the error of a file that is not the one that a run began with."""
+    return ConfigError(
+        f"model.weights: {shown(path, MOST_PATH)} has the SHA-256 {digest[:12]}..., the run began with "
+        f"{wanted[:12]}...; bring that file back, or set model.weights_sha256= for a run with this one"
+    )
+
+
+def problem(path: Path, reason: str) -> ConfigError:
+    """Return the error of a file of weights that cannot be used."""
+    return ConfigError(f"model.weights: {shown(path, MOST_PATH)}: {reason}")

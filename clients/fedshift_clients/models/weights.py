@@ -3,7 +3,6 @@
 Names are ours (``encoder.*``, ``classifier.*``, which ``fedshift save`` writes) or those of the network's library.
 """
 
-import functools
 import hashlib
 import re
 import warnings
@@ -18,6 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from fedshift_clients.models import packages
 from fedshift_clients.models.libraries import LibraryEncoder
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.projection import PART
@@ -34,7 +34,7 @@ KNOWLEDGE = "knowledge/"  # prefix of what a saved model classifies by in additi
 ADDED = f"{ENCODER}{PART}."  # a projection, which a file need not have
 _OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")
 _NAMED = 3  # names of a kind that a message tells
-_MOST_PATH, _MOST_NAME = 90, 45  # characters of them in a message of one line
+_MOST_NAME = 45  # characters of one in a message of one line
 
 
 @dataclass(frozen=True)
@@ -50,25 +50,6 @@ class Fitted:
     left_out: tuple[str, ...]
 
 
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file, which is read again only if its size or its time changed.
-
-    Raises:
-        ConfigError: If it cannot be read.
-    """
-    try:
-        state = path.stat()
-        return _digest(path, state.st_size, state.st_mtime_ns)
-    except OSError as error:
-        raise _problem(path, error.strerror or "it cannot be read") from None
-
-
-@functools.lru_cache(maxsize=64)
-def _digest(path: Path, _size: int, _changed: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def read(path: Path, sha256: str = "") -> dict[str, Tensor]:
     """Return the tensors of a file by name.
 
@@ -80,38 +61,30 @@ def read(path: Path, sha256: str = "") -> dict[str, Tensor]:
         ConfigError: If it is none, is too large, is another file than asked for, or holds anything but tensors.
     """
     if path.suffix not in SUFFIXES:
-        raise _problem(path, f"expected a file that ends in {', '.join(SUFFIXES)}")
+        raise packages.problem(path, f"expected a file that ends in {', '.join(SUFFIXES)}")
     try:
         size = path.stat().st_size
         if size > MOST_BYTES:
-            raise _problem(path, f"it has {plural(size, 'byte')}, allowed are {MOST_BYTES}")
+            raise packages.problem(path, f"it has {plural(size, 'byte')}, allowed are {MOST_BYTES}")
         data = path.read_bytes()
     except OSError as error:
-        raise _problem(path, error.strerror or "it cannot be read") from None
+        raise packages.problem(path, error.strerror or "it cannot be read") from None
     if sha256 and (digest := hashlib.sha256(data).hexdigest()) != sha256:
-        raise other_file(path, digest, sha256)
+        raise packages.other_file(path, digest, sha256)
     try:
         content: Any = safetensors.torch.load(data) if path.suffix == ".safetensors" else _unpickled(data)
     except Exception as error:  # whatever the two libraries raise of bytes that are no such file
         reason = " ".join(str(error).split())[:80]
-        raise _problem(path, f"it is no file of tensors alone ({type(error).__name__}: {reason})") from None
+        raise packages.problem(path, f"it is no file of tensors alone ({type(error).__name__}: {reason})") from None
     for key in WRAPPED:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     if not isinstance(content, Mapping) or not content:
-        raise _problem(path, "expected tensors by name")
+        raise packages.problem(path, "expected tensors by name")
     for name, tensor in content.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
-            raise _problem(path, f"expected tensors by name, found {as_found(name)}: {type(tensor).__name__}")
+            raise packages.problem(path, f"expected tensors by name, found {as_found(name)}: {type(tensor).__name__}")
     return dict(content)
-
-
-def other_file(path: Path, digest: str, wanted: str) -> ConfigError:
-    """Return the error of a file that is not the one that a run began with."""
-    return ConfigError(
-        f"model.weights: {shown(path, _MOST_PATH)} has the SHA-256 {digest[:12]}..., the run began with "
-        f"{wanted[:12]}...; bring that file back, or set model.weights_sha256= for a run with this one"
-    )
 
 
 def fitted(model: SplitModel, given: Mapping[str, Tensor], name: str, file: str) -> Fitted:
@@ -149,7 +122,7 @@ def fitted(model: SplitModel, given: Mapping[str, Tensor], name: str, file: str)
             f"has {_few(unknown)}, which it has not" if unknown else "",
         ]
         raise ConfigError(
-            f"model.weights: {shown(file, _MOST_PATH)} is not of {name}: it {' and '.join(filter(None, parts))}"
+            f"model.weights: {shown(file, packages.MOST_PATH)} is not of {name}: it {' and '.join(filter(None, parts))}"
         )
     return Fitted({key: _checked(key, tensor, state[key], file) for key, tensor in named.items()}, tuple(left_out))
 
@@ -185,7 +158,7 @@ def in_order(model: SplitModel, given: Mapping[str, Tensor], size: int, file: st
         for key, tensor in encoder.outline(size).state_dict().items()
         if counted or not key.endswith(COUNTER)
     }
-    which = f"model.weights: {shown(file, _MOST_PATH)}"
+    which = f"model.weights: {shown(file, packages.MOST_PATH)}"
     if len(given) < len(wanted):
         raise ConfigError(
             f"{which} has {plural(len(given), 'array')}, {encoder.name} has {len(wanted)} before its head"
@@ -232,7 +205,7 @@ def in_body(body: nn.Module, key: str) -> str:
 
 
 def _checked(key: str, tensor: Tensor, wanted: Tensor, file: str) -> Tensor:
-    which = f"model.weights: {shown(file, _MOST_PATH)}: {shown(key, _MOST_NAME)}"
+    which = f"model.weights: {shown(file, packages.MOST_PATH)}: {shown(key, _MOST_NAME)}"
     if tensor.shape != wanted.shape:
         raise ConfigError(f"{which} has shape {tuple(tensor.shape)}, the network's has {tuple(wanted.shape)}")
     if tensor.is_floating_point() != wanted.is_floating_point() or tensor.is_complex():
@@ -251,7 +224,3 @@ def _unpickled(data: bytes) -> Any:
 
 def _few(names: Sequence[str]) -> str:
     return some([shown(name, _MOST_NAME) for name in names], _NAMED)
-
-
-def _problem(path: Path, reason: str) -> ConfigError:
-    return ConfigError(f"model.weights: {shown(path, _MOST_PATH)}: {reason}")

@@ -10,7 +10,7 @@ from refusals import refused, worded
 from torch import Tensor
 from torchvision import models
 
-from fedshift_clients.models import networks, weights
+from fedshift_clients.models import networks, packages, weights
 from fedshift_core.errors import ConfigError
 
 NAME = "shufflenet_v2_x0_5"
@@ -33,7 +33,7 @@ def test_a_librarys_file_makes_the_librarys_network(suffix: str, tmp_path: Path)
         safetensors.torch.save_file(state, path)
     else:
         torch.save({"state_dict": state} if suffix == ".pt" else state, path)
-    result = weights.fitted(mine := model(), weights.read(path, weights.digest(path)), OURS, str(path))
+    result = weights.fitted(mine := model(), weights.read(path, packages.digest(path)), OURS, str(path))
     assert result.left_out == ()
     mine.load_state_dict(result.values)  # strict
     whole = models.get_model(NAME, num_classes=4)
@@ -86,13 +86,13 @@ def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
         with refused(ConfigError, "model.weights", name):
             weights.read(tmp_path / name)
     with refused(ConfigError, "model.weights", "none.pth"):
-        weights.digest(tmp_path / "none.pth")
+        packages.digest(tmp_path / "none.pth")
 
 
 def test_a_file_that_was_changed_after_it_was_named_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     safetensors.torch.save_file(by_library(), path)
-    before = weights.digest(path)
+    before = packages.digest(path)
     safetensors.torch.save_file(by_library(seed=1), path)
     with pytest.raises(ConfigError, match=before[:12]):  # and the file's, which differs
         weights.read(path, before)

@@ -23,7 +23,7 @@ from fedshift_app.config.resolving import FLAT_KEYS, resolve
 from fedshift_app.config.validating import METHOD_SECTIONS, from_json
 from fedshift_app.run.files import CONFIG_FILE
 from fedshift_app.run.folder import RunFolder
-from fedshift_clients.models import weights
+from fedshift_clients.models import packages
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import read_yaml
 from fedshift_datasets import catalog
@@ -69,7 +69,7 @@ def only_by_sgd(method: str) -> bool:
 def test_every_experiment_resolves_with_every_method(experiment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     once = functools.cache(read_yaml)  # 38 times the same file
     monkeypatch.setattr(resolving, "read_yaml", lambda path: copy.deepcopy(once(path)))
-    monkeypatch.setattr(weights, "digest", functools.cache(weights.digest))  # of 18 MB
+    monkeypatch.setattr(packages, "digest", functools.cache(packages.digest))  # of 18 MB
     frozen = "-pretrained" in experiment and experiment != "pacs-pretrained-stages"
     for method in on_images(registry.METHODS):
         own, flat = registry.get(method), {"experiment": experiment, "method": method}

@@ -108,7 +108,7 @@ def _makes(words: tuple[str, ...], wanted: str) -> bool:
     """Return whether a command resolves to these settings."""
     try:
         given, _ = parse_arguments(list(words))
-        config = as_requested(flat(resolving.resolve(given, finished=True).model_dump(mode="json")))
+        config = as_requested(flat(resolving.settings(given).model_dump(mode="json")))
     except ConfigError:
         return False
     return repr(sorted(_deciding(config).items())) == wanted

@@ -72,8 +72,8 @@ def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tup
 def usual_settings(experiment: str, dataset: str, method: str) -> Mapping[str, Any]:
     """Return the default settings of a method in an experiment by dotted key.
 
-    The result is empty for experiments outside conf/experiments and for a user's own images, and where the method is
-    refused without further settings, as gPerXAN is with an encoder that is frozen: its runs were given some.
+    Whether a run could have them is not asked. The result is empty for experiments outside conf/experiments, for a
+    user's own images, and for a data set that the experiment's sections do not fit.
     """
     if not _known(experiment, dataset, method):
         return {}
@@ -91,7 +91,7 @@ def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
         experiment: One of conf/experiments.
         given: Further settings of a printed row, in the form of the run-config key ``set``.
     """
-    config = configuration.resolve({"experiment": experiment, "set": given}, finished=True)
+    config = configuration.settings({"experiment": experiment, "set": given})
     nodes = config.allocation.num_nodes()
     return as_requested(flat(config.model_dump(mode="json"))) | ({} if nodes is None else {NODES: nodes})
 
@@ -117,4 +117,4 @@ def _known(experiment: str, dataset: str, method: str) -> bool:
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     """Return what a command resolves to by dotted key; it names an experiment of conf/experiments."""
-    return as_requested(flat(configuration.resolve(given, finished=True).model_dump(mode="json")))
+    return as_requested(flat(configuration.settings(given).model_dump(mode="json")))
