@@ -69,7 +69,7 @@ def test_it_declares_what_the_contract_needs(method: str) -> None:
 
 
 #: What a method needs to learn in eight rounds.
-TO_LEARN = {"fedicon": "method.classifier_rounds=3", "fpl": "allocation.share=1"}
+TO_LEARN = {"fedicon": "method.classifier_rounds=3", "fpl": "allocation.share=1 train.lr=0.005"}
 
 
 @pytest.mark.long

@@ -24,7 +24,7 @@ from fedshift_strategies import plain
 PULL = sources.found(f"{quick_grid.PARTS}:pull_objects")
 OLDEST = re.findall(r'"flwr\[simulation\]>=([\d.]+)', (ROOT / "pyproject.toml").read_text())[0]
 LANE = (
-    "fedshift_app/flower", "fedshift_app/test_engines.py", "fedshift_core/test_packing.py", "strategies/test_plain.py",
+    "fedshift_app/flower", "fedshift_app/test_engines.py", "fedshift_core/test_records.py", "strategies/test_plain.py",
     "fedshift/site/deploy", "fedshift/run/launch/test_superlink.py", "security/test_bundle_with_other_code.py",
 )  # fmt: skip
 
@@ -81,6 +81,10 @@ def test_without_a_name_it_runs_plain_or_refuses(
     monkeypatch.delattr(importlib.import_module(module), attribute)
     said = next(action for start, action in WITHOUT.items() if name.startswith(start))()
     assert (f"{name} of Flower 1." in (said or caplog.text)) != name.startswith(SILENT)
+
+
+def test_the_lane_is_there() -> None:
+    assert [place for place in LANE if not (ROOT / "tests" / place).exists()] == []
 
 
 @pytest.mark.long
