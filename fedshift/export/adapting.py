@@ -1,6 +1,6 @@
 """``fedshift predict --adapt``: adapts a saved model to the images during prediction."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ OF_BATCHNORM = (TENT, EATA)
 LEAST = 2  # images of a batch, if BatchNorm computes statistics from it
 
 
-def check(adapt: str, *, clean: bool, in_order: bool) -> None:
+def check(adapt: str, clean: Sequence[Path], *, in_order: bool) -> None:
     """Refuse an unknown adaptation, clean images for an adaptation that uses none, and an order without an adaptation.
 
     Raises:
@@ -36,7 +36,7 @@ def check(adapt: str, *, clean: bool, in_order: bool) -> None:
         raise ConfigError("--in-order: the order of the images matters only with --adapt")
 
 
-def summary(adapt: str, number: int, *, clean: bool, in_order: bool) -> str:
+def summary(adapt: str, number: int, clean: Sequence[Path], *, in_order: bool) -> str:
     """Return a line on the adaptation: what its results depend on."""
     order = "as they are listed" if in_order else "mixed, the same in each call (--in-order: as listed)"
     fisher = "" if clean or adapt != EATA else " without --clean images and so without Fisher values,"

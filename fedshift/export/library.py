@@ -15,7 +15,6 @@ from torchvision import models  # type: ignore[import-untyped]
 
 from fedshift.export import saved, saving, scorer
 from fedshift.export.card import cell
-from fedshift.export.forms import FILES
 from fedshift.export.saving import Wanted
 from fedshift.export.scorer import Scorer
 from fedshift.run import reading
@@ -32,7 +31,7 @@ ABOUT = "about.json"
 OF_FEDSHIFT = {"fedshift_model", "input", "output", "knowledge", "before", "run", "configuration"}
 CLOSE = 1e-4  # of a score, in absolute terms and relative to it
 TRIED = 4  # random images
-LOADS = f'model.load_state_dict(safetensors.torch.load_file("{FILES["safetensors"]}"))'
+READS = "safetensors.torch.load_file"
 MAKES = {"torchvision": "torchvision.models.get_model", "timm": "timm.create_model"}
 
 
@@ -55,7 +54,7 @@ def save(wanted: Wanted, library: str) -> tuple[Path, list[str]]:
     make, named = export(config, arrays, library)
     data = atomic_io.pack(named)
     model = saved.described(fields | saving.described(config, arrays, "safetensors"), data, shown(output))
-    lines = [make, LOADS]
+    lines = [make, f'model.load_state_dict({READS}("{model.file}"))']
     about = {"library": library, "python": lines} | model.model_dump(mode="json", exclude=OF_FEDSHIFT)
     saved.write_folder(output, {model.file: data, ABOUT: saved.as_json(about), saved.CARD: _card(about).encode()})
     return output, lines

@@ -159,7 +159,7 @@ def predict(
     Raises:
         FedShiftError: If the model cannot be used, a path does not exist, or no image can be read.
     """
-    adapting.check(adapt, clean=bool(clean), in_order=in_order)
+    adapting.check(adapt, clean, in_order=in_order)
     if isinstance(model, Path):
         about, file = saved.read(model)
     elif adapt or split:
@@ -175,7 +175,7 @@ def predict(
     elif folder is not None:
         raise ConfigError(f"--masks: the model in {about.file} gives each image a class, no masks")
     if adapt:
-        notes.append(adapting.summary(adapt, number, clean=bool(clean), in_order=in_order))
+        notes.append(adapting.summary(adapt, number, clean, in_order=in_order))
         held = _clean_batches(about, clean, number, prediction.broken) if clean else None
         run = adapting.program(about, file, adapt, number, held)
     else:
