@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import typer
+from rich.filesize import decimal
 
 from fedshift.run import columns as tables
 from fedshift_core.errors import ConfigError
@@ -26,10 +27,11 @@ from fedshift_datasets.io import cache, feature_store, kept
 from fedshift_datasets.io.kept import Kept
 
 DAY = 86_400
-_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _AGES = ((DAY, "days"), (3600, "h"), (60, "min"), (1, "s"))
 _JSON = ("kind", "name", "number", "bytes", "time")
-WEIGHTS_SHOWN = 12  # characters of the SHA-256 of weights
+_STORED = ("network", "depth", "weights", "size", "view", "arithmetic")  # what is shown of a store
+
+Kind = Literal["images", "features"]
 
 _PART = re.compile(
     r"(?P<head>.+)-(?P<split>train|validation|test)(?P<form>(?:-crop|-pad)?(?:-w.+?to.+?)?(?:-exif)?)"
@@ -51,7 +53,7 @@ class Entry:
         users: What uses it, in words.
     """
 
-    kind: Literal["images", "features"]
+    kind: Kind
     path: Path
     bytes: int
     number: int | None
@@ -84,86 +86,60 @@ class Entry:
 
 def names() -> list[str]:
     """Return the names of all entries, without a look into them."""
-    return [path.name for path in (*_images(), *_stores())]
+    return [path.name for _, path in _paths()]
 
 
 def entries() -> list[Entry]:
     """Return all that the cache holds: images, then features, by name."""
-    held = [*map(_of_images, _images()), *map(_of_store, _stores())]
+    held = (_entry(kind, kept.read(path, check=False)) for kind, path in _paths())
     return [entry for entry in held if entry.path.exists()]  # another process may have deleted it
 
 
-def is_link(name: str) -> bool:
-    """Return whether the cache has a link of this name."""
-    return Path(name).name == name and any((at / name).is_symlink() for at in (cache.cache_dir(), feature_store.root()))
+def _paths() -> list[tuple[Kind, Path]]:
+    """Return the parts of images, some of them folders of an earlier version, then the stores of features; no links."""
+    parts = (path for path in cache.cache_dir().glob("[!.]*") if _PART.fullmatch(path.name) and not path.is_symlink())
+    stores = [] if feature_store.root().is_symlink() else feature_store.stores()
+    return [*(("images", path) for path in sorted(parts)), *(("features", path) for path in stores)]
 
 
-def _images() -> list[Path]:
-    """Return the parts of images, without links; those of an earlier version, which were folders, too."""
-    return sorted(
-        path for path in cache.cache_dir().glob("[!.]*") if _PART.fullmatch(path.name) and not path.is_symlink()
-    )
+def _entry(kind: Kind, file: Kept) -> Entry:
+    about, users = _of_images(file) if kind == "images" else _of_store(file)
+    number = file.number if file.chunks else None
+    users = users or "unknown: the file cannot be read"
+    return Entry(kind, file.path, kept.size_of(file.path), number, cache.last_used(file.path), about, users)
 
 
-def _stores() -> list[Path]:
-    return [] if feature_store.root().is_symlink() else feature_store.stores()
-
-
-def _of_images(path: Path) -> Entry:
-    """Return the entry of a part of images."""
-    match = _PART.fullmatch(path.name)
+def _of_images(file: Kept) -> tuple[dict[str, Any], str]:
+    """Return what a part of images is of, and what uses it; empty if that cannot be read."""
+    match = _PART.fullmatch(file.path.name)
     assert match is not None
-    file = kept.read(path, check=False)
-    dataset, domain = _parted(match["head"])
+    head = match["head"]
+    known = (f"{name}{own}" for name in catalog.DATASETS for own in ("", "-own"))  # either part may have a hyphen
+    dataset = max((name for name in known if head.startswith(f"{name}-")), key=len, default=head.partition("-")[0])
     about = {
         "dataset": dataset,
-        "domain": domain,
+        "domain": head[len(dataset) + 1 :],
         "split": match["split"],
         "size": int(match["size"]),
         "form": match["form"].removeprefix("-") or "squash",
     }
-    users = "unknown: the file cannot be read"
-    if (origin := file.about.get("origin")) is not None:
-        there = Path(origin).is_dir()
-        about |= {"origin": origin, "origin_exists": there}
-        users = shown(origin) + ("" if there else " (not there any more)")
-    return _entry("images", file, about, users)
+    if (origin := file.about.get("origin")) is None:
+        return about, ""
+    there = Path(origin).is_dir()
+    users = shown(origin) + ("" if there else " (not there any more)")
+    return about | {"origin": origin, "origin_exists": there}, users
 
 
-def _entry(kind: Literal["images", "features"], file: Kept, about: Mapping[str, Any], users: str) -> Entry:
-    number = file.number if file.chunks else None
-    return Entry(kind, file.path, kept.size_of(file.path), number, cache.last_used(file.path), about, users)
-
-
-def _parted(head: str) -> tuple[str, str]:
-    """Return data set and domain of ``DATASET-DOMAIN``; either may have a hyphen."""
-    known = [
-        name
-        for name in (f"{known}{own}" for known in catalog.DATASETS for own in ("", "-own"))
-        if head.startswith(f"{name}-")
-    ]
-    dataset = max(known, key=len, default=head.partition("-")[0])
-    return dataset, head[len(dataset) + 1 :]
-
-
-def _of_store(path: Path) -> Entry:
-    """Return the entry of a store of features."""
-    file = kept.read(path, check=False)
+def _of_store(file: Kept) -> tuple[dict[str, Any], str]:
+    """Return what a store of features is of, and what uses it; empty if that cannot be read."""
     if not file.chunks:
-        return _entry("features", file, {}, "unknown: the file cannot be read")
+        return {}, ""
     first = file.chunks[0].about
-    of = first["of"]
-    about = of | {"view": of.get("view", 0), "shape": first["row"], "dtype": first["dtype"]}
-    view = f"view {_text(about['view'])}, augmented" if about["view"] else "images as they are"
-    users = (
-        f"{_text(of.get('network'))} {_text(of.get('depth'))}, weights {_text(of.get('weights'))[:WEIGHTS_SHOWN]}, "
-        f"{_text(of.get('size'))} px, {view}, {_text(of.get('arithmetic'))}"
-    )
-    return _entry("features", file, about, users)
-
-
-def _text(value: object) -> str:
-    return "?" if value is None else plain(str(value), MOST_NAME)
+    about = {"view": 0} | first["of"] | {"shape": first["row"], "dtype": first["dtype"]}
+    of = {key: plain(str(about.get(key, "?")), MOST_NAME) for key in _STORED}
+    view = f"view {of['view']}, augmented" if about["view"] else "images as they are"
+    users = f"{of['network']} {of['depth']}, weights {of['weights']:.12}, {of['size']} px, {view}, {of['arithmetic']}"
+    return about, users
 
 
 def listed(*, as_json: bool) -> str:
@@ -173,15 +149,15 @@ def listed(*, as_json: bool) -> str:
         rows = [
             {key: getattr(entry, key) for key in _JSON} | {"last": "used", "about": dict(entry.about)} for entry in held
         ]
-        return json.dumps({"folder": str(folder), "bytes": _bytes(held), "entries": rows}, indent=2)
+        return json.dumps({"folder": str(folder), "bytes": sum(e.bytes for e in held), "entries": rows}, indent=2)
     if not held:
         return f"{shown(folder, WHOLE_PATH)}: no images and no features are kept"
     head = ("kind", "name", "number", "size", "last", "used by")
     parts, stores = ([entry for entry in held if entry.kind == kind] for kind in ("images", "features"))
     total = (
-        f"total: {plural(len(parts), 'part of images', 'parts of images')} ({size_of(_bytes(parts))}), "
-        f"{plural(len(stores), 'store of features', 'stores of features')} ({size_of(_bytes(stores))}): "
-        f"{size_of(_bytes(held))} in {shown(folder, WHOLE_PATH)}"
+        f"total: {plural(len(parts), 'part of images', 'parts of images')} ({_size(parts)}), "
+        f"{plural(len(stores), 'store of features', 'stores of features')} ({_size(stores)}): "
+        f"{_size(held)} in {shown(folder, WHOLE_PATH)}"
     )
     return "\n".join([*tables.columns([head, *map(_cells, held)], "", ruled=True), total])
 
@@ -201,7 +177,7 @@ def verify(names: Sequence[str] | None) -> int:
             damaged += 1
             typer.echo(f"damaged: {shown(entry.name)}: {damage}")
     outcome = f"{damaged} damaged; the next run that reads one makes what is damaged again"
-    typer.echo(f"{len(chosen)} checked, {size_of(_bytes(chosen))}: {outcome if damaged else 'all checksums agree'}")
+    typer.echo(f"{len(chosen)} checked, {_size(chosen)}: {outcome if damaged else 'all checksums agree'}")
     return int(damaged > 0)
 
 
@@ -257,8 +233,8 @@ def _ask(chosen: Sequence[Entry]) -> None:
     if not sys.stdin.isatty():
         raise ConfigError("cache delete: standard input is no terminal, so nobody can be asked; allowed with --yes")
     for entry in chosen:
-        typer.echo(f"{entry.kind}  {shown(entry.name)}  {size_of(entry.bytes)}")
-    typer.confirm(f"Delete these {len(chosen)} ({size_of(_bytes(chosen))})?", abort=True)
+        typer.echo(f"{entry.kind}  {shown(entry.name)}  {decimal(entry.bytes)}")
+    typer.confirm(f"Delete these {len(chosen)} ({_size(chosen)})?", abort=True)
 
 
 def _deleted(chosen: Sequence[Entry]) -> int:
@@ -267,12 +243,12 @@ def _deleted(chosen: Sequence[Entry]) -> int:
     for entry in chosen:
         if entry.delete():
             freed.append(entry)
-            typer.echo(f"deleted {shown(entry.name)} ({size_of(entry.bytes)})")
+            typer.echo(f"deleted {shown(entry.name)} ({decimal(entry.bytes)})")
         else:
             typer.echo(f"left {shown(entry.name)}: a process is writing it", err=True)
     if any(entry.kind == "images" for entry in chosen):
         kept.remove_abandoned()
-    typer.echo(f"freed {size_of(_bytes(freed))}")
+    typer.echo(f"freed {_size(freed)}")
     return int(len(freed) < len(chosen))
 
 
@@ -286,7 +262,8 @@ def _named(names: Sequence[str] | None) -> list[Entry]:
     chosen: dict[str, Entry] = {} if names else {entry.name: entry for entry in held}
     for name in names or ():
         matches = [entry for entry in held if entry.name == name or ("*" in name and fnmatchcase(entry.name, name))]
-        if not matches and is_link(name):
+        folders = (cache.cache_dir(), feature_store.root())
+        if not matches and Path(name).name == name and any((folder / name).is_symlink() for folder in folders):
             raise ConfigError(f"cache: {as_found(name)} is a link; links are neither checked nor deleted")
         if not matches:
             near = meant(name, [entry.name for entry in held])
@@ -297,14 +274,8 @@ def _named(names: Sequence[str] | None) -> list[Entry]:
     return list(chosen.values())
 
 
-def size_of(number: float) -> str:
-    """Return bytes in a unit that is easy to read."""
-    unit, name = next((each for each in _UNITS if number >= each[0]), (1, ""))
-    return f"{number / unit:,.1f} {name}" if name else f"{number:.0f} bytes"
-
-
-def _bytes(entries: Sequence[Entry]) -> int:
-    return sum(entry.bytes for entry in entries)
+def _size(entries: Sequence[Entry]) -> str:
+    return decimal(sum(entry.bytes for entry in entries))
 
 
 def _cells(entry: Entry) -> tuple[str, ...]:
@@ -313,4 +284,4 @@ def _cells(entry: Entry) -> tuple[str, ...]:
     number = "damaged" if entry.number is None else f"{entry.number:,} {words}"
     past = time.time() - entry.time
     ago = next((f"{past // unit:,.0f} {name} ago" for unit, name in _AGES if past >= 2 * unit), "now")
-    return entry.kind, shown(entry.name), number, size_of(entry.bytes), f"used {ago}", entry.users
+    return entry.kind, shown(entry.name), number, decimal(entry.bytes), f"used {ago}", entry.users

@@ -71,7 +71,7 @@ def prepare(
     """
 
 
-@command(app)
+@command(app, to="fedshift.data.hub:get")
 def get(
     name: Annotated[str, _fetchable],
     *,
@@ -103,10 +103,6 @@ def get(
         fedshift get pacs
         fedshift get flwrlabs/office-home --accept
     """
-    from fedshift.data import hub
-
-    columns = {key: value for key, value in {"image": image, "label": label, "domain": domain}.items() if value}
-    hub.get(name, to=to, revision=revision, columns=columns, files=files, accept=accept)
 
 
 @command(app)

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.filesize import decimal
 
-from fedshift.data.cache_command import size_of
 from fedshift_core import disk_use
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
@@ -72,30 +72,27 @@ KNOWN = {
 
 
 def get(
-    name: str,
-    *,
-    to: Path | None = None,
-    revision: str = "",
-    columns: Mapping[str, str] | None = None,
-    files: str = "",
-    accept: bool = False,
-) -> Path:
-    """Fetch a set, or what of it is missing, and return its folder.
+    name: str, *, to: Path | None, accept: bool, revision: str, files: str, image: str, label: str, domain: str
+) -> str:
+    """Fetch a set, or what of it is missing, and return what there is now and the next command.
 
     Args:
         name: One of ``KNOWN``, or ``OWNER/NAME``.
         to: The folder; None for that of ``fetched.folder``.
-        revision: A branch, tag or commit; empty for the newest.
-        columns: Names of the columns image, label and domain, where they are others.
-        files: Only files whose paths begin so: one configuration of several.
         accept: Whether the licence is accepted; otherwise a person is asked.
+        revision: A branch, tag or commit; empty for the newest.
+        files: Only files whose paths begin so: one configuration of several.
+        image: The column of images; empty for that of the set.
+        label: Likewise of classes.
+        domain: Likewise of domains.
 
     Raises:
         ConfigError: If there is no such set or column, or the licence is not accepted.
         DataError: If the hub cannot be reached, a file is not what the hub says, or a row holds no image.
     """
     known = KNOWN.get(name) or Known(fetched.check_repository(name, "get"))
-    known = replace(known, columns={**known.columns, **(columns or {})})
+    typed = {"image": image, "label": label, "domain": domain}
+    known = replace(known, columns={key: typed[key] or column for key, column in known.columns.items()})
     folder = fetched.folder(name) if to is None else to
     record = fetched.read(folder)
     if record is None or not record.whole:
@@ -104,11 +101,11 @@ def get(
             record = _fetched(name, known, record, folder)
         _finish(name, record, folder)
     of = name if known.own else folders.NAME
-    typer.echo(
-        f"{record.repository} at {record.revision[:12]}: {plural(record.images, 'image', form=',')} in {shown(folder)}"
+    images = plural(record.images, "image", form=",")
+    return (
+        f"{record.repository} at {record.revision[:12]}: {images} in {shown(folder)}\n"
+        f"next: fedshift prepare {of} data-dir={shown(folder)}"
     )
-    typer.echo(f"next: fedshift prepare {of} data-dir={shown(folder)}")
-    return folder
 
 
 @contextlib.contextmanager
@@ -171,7 +168,7 @@ def _accepted(known: Known, revision: str, files: str, before: Record | None, fo
         raise ConfigError(f"get {known.repository}: no {files}*.parquet or {files}*.zip")
     total = sum(each.size or 0 for each in info.siblings or () if each.rfilename in parts)
     typer.echo(
-        f"{known.repository} at {info.sha}: {plural(len(parts), 'file')}, {size_of(total)}; licence: {plain(licence)} "
+        f"{known.repository} at {info.sha}: {plural(len(parts), 'file')}, {decimal(total)}; licence: {plain(licence)} "
         f"(https://huggingface.co/datasets/{known.repository})"
     )
     if not accept and not (sys.stdin.isatty() and typer.confirm("Do you accept the licence?")):
@@ -221,8 +218,11 @@ def _fetched(name: str, known: Known, record: Record, folder: Path) -> Record:
         if part.sha256 and digest != part.sha256:
             file.unlink()
             raise DataError(f"{file_name}: SHA-256 {digest[:12]} is not the hub's {part.sha256[:12]}; get it again")
-        write = _unpack if file_name.endswith(".zip") else _write
-        images = write(file, f"{number:03d}", splits[file_name], known, folder)
+        rows = _unpacked if file_name.endswith(".zip") else _of_table
+        images = 0
+        for picture, place, where in rows(file, splits[file_name], known, folder):
+            fetched.write(picture, place, f"{number:03d}_{images:06d}", where)
+            images += 1
         record = record.with_part(file_name, Part(sha256=digest, images=images))
         _keep(record, folder)
         file.unlink()
@@ -263,12 +263,11 @@ def _split_of(file: str) -> str:
     return SPLITS[found[1]]
 
 
-def _write(file: Path, mark: str, split: str, known: Known, folder: Path) -> int:
-    """Write the images of a parquet file and return how many there are.
+def _of_table(file: Path, split: str, known: Known, folder: Path) -> Iterator[tuple[Any, Path, str]]:
+    """Yield the images of a parquet file, the folder of each, and its row for messages.
 
     Raises:
         ConfigError: If it lacks a column, or a name cannot be that of a domain or class.
-        DataError: If a row holds no image.
     """
     from pyarrow import parquet
 
@@ -284,19 +283,16 @@ def _write(file: Path, mark: str, split: str, known: Known, folder: Path) -> int
         "label": known.classes or stated.get(known.columns["label"], ()),
         "domain": known.domains or stated.get(known.columns["domain"], ()),
     }
-    row = 0
-    for batch in of.iter_batches(_BATCH, columns=columns):
-        for given in batch.to_pylist():
-            picture, label, domain = (given[column] for column in columns)
-            place = folder / fetched.name_of(domain, named["domain"], known.columns["domain"], folders.check_domain)
-            place = place / split / fetched.name_of(label, named["label"], known.columns["label"], folders.check_class)
-            fetched.write(picture, place, f"{mark}_{row:06d}", f"{file.name}, row {row}")
-            row += 1
-    return row
+    rows = (given for batch in of.iter_batches(_BATCH, columns=columns) for given in batch.to_pylist())
+    for row, given in enumerate(rows):
+        picture, label, domain = (given[column] for column in columns)
+        place = folder / fetched.name_of(domain, named["domain"], known.columns["domain"], folders.check_domain)
+        place = place / split / fetched.name_of(label, named["label"], known.columns["label"], folders.check_class)
+        yield picture, place, f"{file.name}, row {row}"
 
 
-def _unpack(file: Path, mark: str, split: str, known: Known, folder: Path) -> int:
-    """Write the images of a zip file, ``[.../]<domain>/[<split>/]<class>/*``, and return how many there are.
+def _unpacked(file: Path, split: str, known: Known, folder: Path) -> Iterator[tuple[Any, Path, str]]:
+    """Yield the images of a zip file, ``[.../]<domain>/[<split>/]<class>/*``, the folder of each, and its name.
 
     Raises:
         ConfigError: If a name cannot be that of a domain or class.
@@ -307,17 +303,15 @@ def _unpack(file: Path, mark: str, split: str, known: Known, folder: Path) -> in
         with zipfile.ZipFile(file) as opened:
             members = [each for each in opened.infolist() if pictures.is_image_name(each.filename.rpartition("/")[2])]
             disk_use.check_room(folder, sum(each.file_size for each in members))
-            for row, (member, (site, *below)) in enumerate(zip(members, _places(members), strict=True)):
+            for member, (site, *below) in zip(members, _places(members), strict=True):
                 where = as_found(member.filename)
                 place = folder / fetched.folder_name(site, where, folders.check_domain) / split
                 for name in below:
                     place /= fetched.folder_name(name, where, folders.check_class)
                 with opened.open(member) as image:
-                    picture = {"bytes": image.read(member.file_size), "path": member.filename}
-                fetched.write(picture, place, f"{mark}_{row:06d}", where)
+                    yield {"bytes": image.read(member.file_size), "path": member.filename}, place, where
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise DataError(f"{known.repository}: a zip file that cannot be read ({plain(str(error))})") from None
-    return len(members)
 
 
 def _places(members: Sequence[zipfile.ZipInfo]) -> list[tuple[str, ...]]:
@@ -330,8 +324,8 @@ def _places(members: Sequence[zipfile.ZipInfo]) -> list[tuple[str, ...]]:
     for member, path in zip(members, paths, strict=True):
         if len(path) < 2 or member.file_size > MOST_IMAGE:
             raise DataError(
-                f"{as_found(member.filename)} has {size_of(member.file_size)}; expected <domain>/<class>/<image> "
-                f"of at most {size_of(MOST_IMAGE)}"
+                f"{as_found(member.filename)} has {decimal(member.file_size)}; expected <domain>/<class>/<image> "
+                f"of at most {decimal(MOST_IMAGE)}"
             )
     levels = zip(*(path[:-2] for path in paths), strict=False)
     around = sum(1 for _ in itertools.takewhile(lambda level: len({*level}) == 1, levels))
@@ -349,14 +343,20 @@ def _stated(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
 
 
 def _finish(name: str, record: Record, folder: Path) -> None:
-    """Write what our data set of this name reads besides the images: lists of files by split."""
+    """Write what our data set of this name reads besides the images: lists of files by split.
+
+    Raises:
+        DataError: If an image is of no class of the set.
+    """
     if name == domainnet.NAME:
         splits = [_split_of(file) for file in record.parts]
         for domain in domainnet.DOMAINS:
             lines: dict[str, list[str]] = {"train": [], "test": []}
             for path in sorted((folder / domain).glob("*/*")):
-                split = splits[int(path.stem.split("_")[-2])]
-                lines[split].append(f"{domain}/{path.parent.name}/{path.name} {_number(path.parent.name)}\n")
+                split, label = splits[int(path.stem.split("_")[-2])], path.parent.name
+                if label not in domainnet.CLASSES:
+                    raise DataError(f"{as_found(label)} is no class of {name}")
+                lines[split].append(f"{domain}/{label}/{path.name} {domainnet.CLASSES.index(label)}\n")
             for split, each in lines.items():
                 write_atomically(folder / f"{domain}_{split}.txt", "".join(each))
     elif name == isic.NAME:
@@ -366,14 +366,3 @@ def _finish(name: str, record: Record, folder: Path) -> None:
             image = path.relative_to(folder).with_suffix("").as_posix()
             rows.append(f"{image},{isic.CLASSES.index(label)},{isic.DOMAINS.index(domain)},{split}\n")
         write_atomically(folder / "train_test_split.csv", "".join(rows))
-
-
-def _number(label: str) -> int:
-    """Return the number of a class of DomainNet.
-
-    Raises:
-        DataError: If there is no such class.
-    """
-    if label not in domainnet.CLASSES:
-        raise DataError(f"{as_found(label)} is no class of {domainnet.NAME}")
-    return domainnet.CLASSES.index(label)

@@ -13,6 +13,7 @@ import typer
 from fedshift.data.prepare import of_data_set
 from fedshift.run import checking
 from fedshift.run.launch import runner
+from fedshift.run.texts import filled
 from fedshift_app.config import resolving
 from fedshift_app.config.dataset_section import FOLDER_NAME, DatasetConfig
 from fedshift_app.config.files import doc_page
@@ -37,25 +38,6 @@ FROZEN_METHODS = ("fedavg", "fedproto", "i2pfl", "local")  # to compare, where t
 WEIGHTS = "package:efficientnet-lite0"  # that are proposed, where this machine has them
 UNEQUAL = 3.0  # classes are, where a site has so many times as many training images of one as of another
 _SMALL, _MIDDLE, _LARGE = 32, 64, 128  # sizes that are proposed, in pixels
-_TRAINED = """\
-images:
-  crop_padding: 4    # augmentation of training images: a shifted crop,
-  flip: true         # and left for right: false where these differ (letters, organs)
-"""
-_FROZEN = """\
-images:
-  crop_padding: 0    # no augmentation: the features of an image are computed once. With
-  flip: false        # flip: true, cached_views: 8 keeps those of eight augmented views
-"""
-_UNTRAINED_MODEL = """\
-  # weights: FILE    # pretrained ones, .safetensors or .pth: with few images they are worth more than any method
-"""
-_FROZEN_MODEL = f"""\
-  weights: "{WEIGHTS}"
-  freeze: encoder    # it stays as ImageNet left it
-  projection: 256    # width of the layer that trains on its features, together with the classifier
-  precompute: true   # what is frozen is computed once for each image, and kept
-"""
 
 
 @dataclass(frozen=True)
@@ -192,39 +174,18 @@ def has_weights() -> bool:
 
 def _text(name: str, dataset: DatasetConfig, survey: Survey, proposal: Proposal, rare: str, task: Task) -> str:
     """Return the text of the file."""
-    given = {"labels": dataset.labels or None, "test_share": dataset.test_share, "seed": dataset.seed or None}
-    stated = "".join(f"  {key}: {text_of(value)}\n" for key, value in given.items() if value is not None)
-    num_sites, num_classes = plural(len(survey.sites), "site"), plural(len(survey.classes), "class", "classes")
-    domains = [site.domain for site in survey.sites]
-    weights = f"  class_weights: balanced   # training images: {rare}; none weighs images alike\n" if rare else ""
-    return f"""\
-# Images of {num_sites} and {num_classes}, as `fedshift init` found them:
-{_sites(survey)}# All other keys, with their defaults, stand in config.yaml of any run folder.
-title: {text_of(f"{name}: {num_sites}, {num_classes}")}
-{task.line}dataset:
-  name: {text_of(name)}          # your word for these images, in tables
-  of: folders
-  data_dir: {text_of(dataset.data_dir)}   # a real node has its own
-  domains: {text_of(domains)}
-  classes: {text_of(survey.classes)}   # in the order of labels; nodes check their folders against it
-  size: {proposal.size}           # pixels; images of any size become squares
-  resize: squash     # or crop (the middle), or pad (black borders)
-  exif: ignore       # apply: turn photographs as their camera noted; `prepare` counts those it concerns
-  skip_broken: false # true: continue without images that cannot be read, and name them
-{stated}{_FROZEN if proposal.weights else _TRAINED}allocation:
-  counts: {text_of(dict.fromkeys(domains, 1))}   # simulated nodes of each site
-  validation_fraction: 0.1   # to choose a round by: of training images, where a site has no validation ones
-model:
-  name: {text_of(proposal.network)}   # {proposal.why}
-{_FROZEN_MODEL if proposal.weights else "" if task.network else _UNTRAINED_MODEL}train:
-  epochs: {proposal.epochs}          # local epochs a round
-  batch_size: {proposal.batch}
-{task.optimizer}  weight_decay: 1.0e-5
-{weights}method:
-  name: fedavg       # `fedshift methods` lists them
-keep: best-validation  # the weights of the best round by validation stay, in addition to the last
-rounds: {proposal.rounds}
-"""
+    return filled(
+        Path(__file__).with_name("experiment.yaml.j2"),
+        name=name,
+        dataset=dataset,
+        survey=survey,
+        sites=_sites(survey),
+        proposal=proposal,
+        pretrained=WEIGHTS,
+        rare=rare,
+        task=task,
+        json=text_of,
+    )
 
 
 def _sites(survey: Survey) -> str:

@@ -9,10 +9,10 @@ from typing import Literal
 import typer
 from PIL import Image
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedshift.data import data_check
-from fedshift.data.cache_command import size_of
 from fedshift.run import checking
 from fedshift_app.config import files, resolving
 from fedshift_app.config.arguments import not_empty, parse_arguments
@@ -100,7 +100,7 @@ def _features(config: RunConfig, nodes: int, *, err: bool) -> None:
     except (KeyboardInterrupt, SystemExit):
         typer.echo("features: stopped, what was computed is kept; the same command goes on", err=True)
         raise
-    size = size_of(feature_store.bytes_held())
+    size = decimal(feature_store.bytes_held())
     typer.echo(
         f"features: {depth} of {config.model.name}, {plural(number, 'image', form=',')} and views, {new:,} of them "
         f"computed now; all features on this machine: {size} in {shown(feature_store.root())}",

@@ -120,8 +120,8 @@ def save(
         return _saved(*saving.save(wanted))
     from fedshift.export import library
 
-    folder, exported = library.save(wanted, to)
-    return folder, f"{shown(folder, WHOLE_PATH)}\n{exported.lines}"
+    folder, lines = library.save(wanted, to)
+    return folder, "\n".join([shown(folder, WHOLE_PATH), *lines])
 
 
 def save_node(

@@ -1,11 +1,12 @@
 """``fedshift predict --adapt``: adapts a saved model to the images during prediction."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from fedshift.export import opening
+from fedshift.export.programs import Program
 from fedshift.export.saved import SavedModel
 from fedshift_clients.adapt import eata, t3a, tent
 from fedshift_clients.adapt.params import EATAParams, T3AParams, TentParams
@@ -20,7 +21,7 @@ OF_BATCHNORM = (TENT, EATA)
 LEAST = 2  # images of a batch, if BatchNorm computes statistics from it
 
 
-def check(adapt: str, *, clean: bool, in_order: bool) -> None:
+def check(adapt: str, clean: Sequence[Path], *, in_order: bool) -> None:
     """Refuse an unknown adaptation, clean images for an adaptation that uses none, and an order without an adaptation.
 
     Raises:
@@ -35,16 +36,14 @@ def check(adapt: str, *, clean: bool, in_order: bool) -> None:
         raise ConfigError("--in-order: the order of the images matters only with --adapt")
 
 
-def summary(adapt: str, number: int, *, clean: bool, in_order: bool) -> str:
+def summary(adapt: str, number: int, clean: Sequence[Path], *, in_order: bool) -> str:
     """Return a line on the adaptation: what its results depend on."""
     order = "as they are listed" if in_order else "mixed, the same in each call (--in-order: as listed)"
     fisher = "" if clean or adapt != EATA else " without --clean images and so without Fisher values,"
     return f"{adapt}:{fisher} batches of {number}; results depend on the order of the images, which is {order}"
 
 
-def program(
-    model: SavedModel, file: Path, adapt: str, number: int, clean: Iterable[Tensor] | None = None
-) -> Callable[[Tensor], Tensor]:
+def program(model: SavedModel, file: Path, adapt: str, number: int, clean: Iterable[Tensor] | None) -> Program:
     """Return a function from images (B, 3, H, W), 0 to 1, to scores (B, C). It adapts with each batch.
 
     Args:
@@ -52,7 +51,7 @@ def program(
         file: Its file.
         adapt: One of ``BATCHES``.
         number: Batch size.
-        clean: Batches of images like those of training, for EATA's Fisher values.
+        clean: Batches of images like those of training, for EATA's Fisher values; None for no such values.
 
     Raises:
         ConfigError: If it cannot be adapted.
@@ -69,7 +68,7 @@ def program(
     built = opening.scorer_of(model, file)
     device, classifier = built.get_buffer("mean").device, built.model.classifier
     if adapt == TENT:
-        run: Callable[[Tensor], Tensor] = tent.Tent(built.model, built)
+        run: Program = tent.Tent(built.model, built)
     elif adapt == EATA:
         moved = None if clean is None else (x.to(device) for x in clean)
         run = eata.EATA(built.model, built, EATAParams(batch_size=number), moved)

@@ -63,19 +63,15 @@ def _front(model: SavedModel, title: str) -> dict[str, Any]:
     }
     results, figures = [], {"accuracy": (task.metric, f"{task.score} (%)")} | FIGURES
     for site, scores in model.measured.sites.items() if model.measured and model.parts == "global" else ():
-        known = {key: value for key in figures if (value := getattr(scores, key)) is not None}
-        about = {"type": model.origin.dataset, "config": site, "split": "test"}
-        if "accuracy" in known:
-            results.append(
-                {
-                    "task": {"type": task.kind},
-                    "dataset": {"name": f"{model.origin.dataset} {site}"} | about,
-                    "metrics": [
-                        {"type": figures[key][0], "name": figures[key][1], "value": round(value, 2)}
-                        for key, value in known.items()
-                    ],
-                }
-            )
+        metrics = [
+            {"type": kind, "name": name, "value": round(value, 2)}
+            for key, (kind, name) in figures.items()
+            if (value := getattr(scores, key)) is not None
+        ]
+        data_set = model.origin.dataset
+        about = {"name": f"{data_set} {site}", "type": data_set, "config": site, "split": "test"}
+        if scores.accuracy is not None:
+            results.append({"task": {"type": task.kind}, "dataset": about, "metrics": metrics})
     return front | ({"model-index": [{"name": title, "results": results}]} if results else {})
 
 

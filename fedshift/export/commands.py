@@ -49,7 +49,7 @@ def save_node(model: str, **of: Any) -> None:
     typer.echo(export.save_node(model, **of)[1])
 
 
-@command(app)
+@command(app, to="fedshift.export.withdrawing:withdraw")
 def withdraw(run: str, arguments: list[str], *, dry: bool = False) -> None:
     """Take a site, or some of its patients, out of a model of fed3r or fedcgs, as if it had never taken part.
 
@@ -70,9 +70,6 @@ def withdraw(run: str, arguments: list[str], *, dry: bool = False) -> None:
         fedshift withdraw runs/FOLDER node=sketch --dry-run
         fedshift withdraw runs/FOLDER node=north sums=north.withdrawal key=north.pub sign=federation/server.key
     """
-    from fedshift.export import withdrawing
-
-    typer.echo(withdrawing.run(run, arguments, dry=dry))
 
 
 @command(app, of=export.predict)

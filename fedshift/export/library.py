@@ -5,9 +5,7 @@ of the library's head. So a file with the library's names is a matter of names. 
 library's network is made, takes the weights with ``strict=True``, and must give the scores that the run's model gives.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import plain, shown, some
 
 BODY, CLASSIFIER = "encoder.body.", "classifier."
-WEIGHTS, ABOUT, CARD = "model.safetensors", "about.json", "README.md"
+ABOUT = "about.json"
 #: What ``model.json`` says of a model that takes the mean off itself, and is built by FedShift.
 OF_FEDSHIFT = {"fedshift_model", "input", "output", "knowledge", "before", "run", "configuration"}
 CLOSE = 1e-4  # of a score, in absolute terms and relative to it
@@ -37,28 +35,8 @@ READS = "safetensors.torch.load_file"
 MAKES = {"torchvision": "torchvision.models.get_model", "timm": "timm.create_model"}
 
 
-@dataclass(frozen=True)
-class Exported:
-    """Weights with a library's names.
-
-    Attributes:
-        make: The line of Python that makes the library's network.
-        load: The line that puts the weights into it.
-        arrays: By the library's names.
-    """
-
-    make: str
-    load: str
-    arrays: Arrays
-
-    @property
-    def lines(self) -> str:
-        """Both lines."""
-        return f"{self.make}\n{self.load}"
-
-
-def save(wanted: Wanted, library: str) -> tuple[Path, Exported]:
-    """Write the model of a run with a library's names into a new folder.
+def save(wanted: Wanted, library: str) -> tuple[Path, list[str]]:
+    """Write the model of a run with a library's names into a new folder; return it, and the lines that open it.
 
     Args:
         wanted: The model.
@@ -73,21 +51,17 @@ def save(wanted: Wanted, library: str) -> tuple[Path, Exported]:
     if wanted.shared:
         raise ConfigError(f"--to {library}: shared parts alone are no model of the library; leave --shared out")
     config, arrays, fields = saving.taken(record, wanted)
-    exported = export(config, arrays, library)
-    data = atomic_io.pack(exported.arrays)
+    make, named = export(config, arrays, library)
+    data = atomic_io.pack(named)
     model = saved.described(fields | saving.described(config, arrays, "safetensors"), data, shown(output))
-    about = {"library": library, "python": [exported.make, exported.load]}
-    about |= model.model_dump(mode="json", exclude=OF_FEDSHIFT)
-    with atomic_io.writing(output):
-        output.mkdir(parents=True)
-        atomic_io.write_durably(output / WEIGHTS, data, named=False)
-        atomic_io.write_atomically(output / ABOUT, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
-        atomic_io.write_atomically(output / CARD, _card(about))
-    return output, exported
+    lines = [make, f'model.load_state_dict({READS}("{model.file}"))']
+    about = {"library": library, "python": lines} | model.model_dump(mode="json", exclude=OF_FEDSHIFT)
+    saved.write_folder(output, {model.file: data, ABOUT: saved.as_json(about), saved.CARD: _card(about).encode()})
+    return output, lines
 
 
-def export(config: RunConfig, arrays: Arrays, library: str) -> Exported:
-    """Return a model's weights with a library's names, tried in the library's own network.
+def export(config: RunConfig, arrays: Arrays, library: str) -> tuple[str, Arrays]:
+    """Return a line of Python that makes a library's network, and the weights that it takes, which is tried.
 
     Args:
         config: The run's configuration, with the model's own network.
@@ -110,8 +84,7 @@ def export(config: RunConfig, arrays: Arrays, library: str) -> Exported:
     written = "".join(f", {key}={value!r}" for key, value in more.items())
     made = _plain(library, name, classes, more)
     _try(library, own, made, named)
-    make = f'model = {MAKES[library]}("{name}", num_classes={classes}{written})'
-    return Exported(make, f'model.load_state_dict({READS}("{WEIGHTS}"))', named)
+    return f'model = {MAKES[library]}("{name}", num_classes={classes}{written})', named
 
 
 def _library_name(key: str, head: str) -> str:

@@ -71,7 +71,6 @@ def save(
         {
             "parts": "node",
             "node": name,
-            "site": "",
             "before": model.before,
             "measured": model.measured,
             "origin": model.origin,

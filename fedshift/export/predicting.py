@@ -1,6 +1,6 @@
 """``fedshift predict``: classifies images with a saved model."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedshift.export import Classifier, adapting, images, opening, saved
 from fedshift.export.images import Batch, Picture
+from fedshift.export.programs import Program
 from fedshift.export.saved import SavedModel
 from fedshift.run import columns as tables
 from fedshift_core.accuracies import percent
@@ -35,7 +36,6 @@ BATCH = 64  # the default batch size
 MOST_SHOWN_CLASSES = 20  # in a confusion matrix on the terminal
 
 Floats = NDArray[np.float64]
-Run = Callable[[Tensor], Tensor]  # from images (B, 3, H, W), 0 to 1, to scores (B, C)
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,10 @@ class Metrics:
     confusion: NDArray[np.int64]
 
     @classmethod
-    def of(cls, labels: Sequence[int], chosen: NDArray[np.int64], classes: int) -> "Metrics":
+    def of(cls, labels: NDArray[np.int64], chosen: NDArray[np.int64], classes: int) -> "Metrics":
         """Count images by their true and their predicted class, each (N,)."""
-        confusion = np.zeros((classes, classes), np.int64)
-        np.add.at(confusion, (np.array(labels, np.int64), chosen), 1)
-        return cls(confusion)
+        counts = np.bincount(labels * classes + chosen, minlength=classes**2)
+        return cls(counts.reshape(classes, classes))
 
     @property
     def images(self) -> int:
@@ -138,10 +137,10 @@ class Predicted:
 
     def metrics(self) -> Metrics | None:
         """Return the metrics of the labelled images; None if there are none, or images have other targets."""
-        labels = [picture.label for picture in self.pictures if picture.label is not None]
-        known = np.array([picture.label is not None for picture in self.pictures], bool)
-        usable = labels and self.made is None
-        return Metrics.of(labels, self.chosen[known], len(self.model.classes)) if usable else None
+        labels = np.array([-1 if picture.label is None else picture.label for picture in self.pictures], np.int64)
+        known = labels >= 0
+        usable = known.any() and self.made is None
+        return Metrics.of(labels[known], self.chosen[known], len(self.model.classes)) if usable else None
 
 
 def predict(
@@ -160,7 +159,7 @@ def predict(
     Raises:
         FedShiftError: If the model cannot be used, a path does not exist, or no image can be read.
     """
-    adapting.check(adapt, clean=bool(clean), in_order=in_order)
+    adapting.check(adapt, clean, in_order=in_order)
     if isinstance(model, Path):
         about, file = saved.read(model)
     elif adapt or split:
@@ -176,12 +175,12 @@ def predict(
     elif folder is not None:
         raise ConfigError(f"--masks: the model in {about.file} gives each image a class, no masks")
     if adapt:
-        notes.append(adapting.summary(adapt, number, clean=bool(clean), in_order=in_order))
+        notes.append(adapting.summary(adapt, number, clean, in_order=in_order))
         held = _clean_batches(about, clean, number, prediction.broken) if clean else None
         run = adapting.program(about, file, adapt, number, held)
     else:
         run = opening.program_of(about, file) if isinstance(model, Path) else model.scores
-    _fill(prediction, taken, run, number, adapt, mixed=bool(adapt) and not in_order)
+    _fill(prediction, taken, run, number, adapt, mixed=adapt != "" and not in_order)
     if not split and (note := trained_on(about, given, prediction)):
         notes.append(note)
     return prediction
@@ -226,7 +225,9 @@ def _own_split(model: SavedModel, folder: Path, given: Sequence[Path], split: st
     return chosen, [f"the {split} images of the run's own split"]
 
 
-def _fill(prediction: Predicted, taken: Sequence[Picture], run: Run, number: int, adapt: str, *, mixed: bool) -> None:
+def _fill(
+    prediction: Predicted, taken: Sequence[Picture], run: Program, number: int, adapt: str, *, mixed: bool
+) -> None:
     """Predict images, ``number`` at a time, in a mixed order if ``mixed``; they are noted in that of ``taken``.
 
     Raises:
@@ -321,14 +322,16 @@ def probabilities(scores: Tensor, images: int, classes: int) -> Floats:
 
 def text(prediction: Predicted, *, rows: bool) -> str:
     """Return the metrics as text, with a line for each image if ``rows``."""
-    lines = [f"{_file(row)}  {(prediction.made or prediction).line(row)}" for row in prediction._rows() if rows]
+    made = prediction.made or prediction
+    lines = [f"{row['file']}  {made.line(row)}" for row in _shown_rows(prediction) if rows]
     if metrics := prediction.metrics():
         lines += [*([""] if lines else []), *_metrics(metrics, prediction.model.classes)]
     return "\n".join(lines)
 
 
-def _file(row: dict[str, Any]) -> str:
-    return shown(row["file"], WHOLE_PATH)
+def _shown_rows(prediction: Predicted) -> Iterator[dict[str, Any]]:
+    """Yield what is said of each image, its file in a form that is safe to print."""
+    return (row | {"file": shown(row["file"], WHOLE_PATH)} for row in prediction._rows())
 
 
 def _metrics(metrics: Metrics, classes: Sequence[str]) -> list[str]:
@@ -352,7 +355,7 @@ def _metrics(metrics: Metrics, classes: Sequence[str]) -> list[str]:
 
 def as_csv(prediction: Predicted) -> str:
     """Return a table with a row for each image: file, true class, class, probability, and that of each class."""
-    rows = [row | {"file": _file(row)} for row in prediction._rows()]
+    rows = [*_shown_rows(prediction)]
     cells = [[f"{cell:.6f}" if isinstance(cell, float) else cell or "" for cell in row.values()] for row in rows]
     return csv_text([list(rows[0]), *cells])
 
@@ -364,8 +367,7 @@ def as_object(prediction: Predicted) -> dict[str, Any]:
         "model_sha256": prediction.model.sha256,
         "classes": list(classes),
         "images": [
-            {key: value for key, value in (row | {"file": _file(row)}).items() if not key.startswith("p(")}
-            for row in prediction._rows()
+            {key: value for key, value in row.items() if not key.startswith("p(")} for row in _shown_rows(prediction)
         ],
         "broken": prediction.broken,
         "notes": prediction.notes,

@@ -49,7 +49,7 @@ def made(scorer: Scorer, form: Form) -> bytes:
     with tempfile.TemporaryDirectory(prefix="fedshift-") as folder:
         path = Path(folder) / FILES[form]
         with _errors_in_a_line(form), torch.no_grad(), _quiet():
-            _WRITE[form](scorer, path)
+            _write(scorer, path, form)
             _check(scorer, opened(path, form))
         return path.read_bytes()
 
@@ -61,8 +61,15 @@ def opened(path: Path, form: Form) -> Program:
         FedShiftError: If it cannot be opened, or onnxruntime is not installed.
     """
     check_form(form)
+    program: Program
     with presence.reading(path), _quiet():
-        return _OPEN[form](path)
+        if form == "onnx":
+            return _onnx_session(path)
+        if form == "torchscript":
+            program = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+        else:
+            program = torch.export.load(path).module()
+        return program
 
 
 @contextmanager
@@ -100,26 +107,18 @@ def _check(scorer: Scorer, program: Program) -> None:
             raise ValueError(f"its scores differ from the model's by {difference:.2g}")
 
 
-def _example(scorer: Scorer) -> Tensor:
-    return torch.zeros(2, 3, scorer.size, scorer.size)
-
-
-def _write_torchscript(scorer: Scorer, path: Path) -> None:
-    traced = torch.jit.trace(scorer, _example(scorer), check_trace=False)  # type: ignore[no-untyped-call]
-    traced.save(str(path))
-
-
-def _exported(scorer: Scorer) -> torch.export.ExportedProgram:
+def _write(scorer: Scorer, path: Path, form: Form) -> None:
+    example = torch.zeros(2, 3, scorer.size, scorer.size)
+    if form == "torchscript":
+        traced = torch.jit.trace(scorer, example, check_trace=False)  # type: ignore[no-untyped-call]
+        traced.save(str(path))
+        return
     batch = torch.export.Dim("batch", min=1)
-    return torch.export.export(scorer, (_example(scorer),), dynamic_shapes={INPUT: {0: batch}})
-
-
-def _write_exported(scorer: Scorer, path: Path) -> None:
-    torch.export.save(_exported(scorer), path)
-
-
-def _write_onnx(scorer: Scorer, path: Path) -> None:
-    exported = _exported(scorer).run_decompositions({**torch.export.default_decompositions(), **_AS_ONNX})
+    exported = torch.export.export(scorer, (example,), dynamic_shapes={INPUT: {0: batch}})
+    if form == "exported":
+        torch.export.save(exported, path)
+        return
+    exported = exported.run_decompositions({**torch.export.default_decompositions(), **_AS_ONNX})
     program = torch.onnx.export(exported, dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT])
     assert program is not None
     program.save(path, external_data=False)
@@ -135,17 +134,7 @@ def _distances(rows: Tensor, others: Tensor, p: float, mode: int | None) -> Tens
 _AS_ONNX = {torch.ops.aten._cdist_forward.default: _distances}
 
 
-def _open_torchscript(path: Path) -> Program:
-    program: Program = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-    return program
-
-
-def _open_exported(path: Path) -> Program:
-    program: Program = torch.export.load(path).module()
-    return program
-
-
-def _open_onnx(path: Path) -> Program:
+def _onnx_session(path: Path) -> Program:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -157,15 +146,3 @@ def _open_onnx(path: Path) -> Program:
         return torch.from_numpy(scores)
 
     return run
-
-
-_WRITE: dict[Form, Callable[[Scorer, Path], None]] = {
-    "torchscript": _write_torchscript,
-    "exported": _write_exported,
-    "onnx": _write_onnx,
-}
-_OPEN: dict[Form, Callable[[Path], Program]] = {
-    "torchscript": _open_torchscript,
-    "exported": _open_exported,
-    "onnx": _open_onnx,
-}

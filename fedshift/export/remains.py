@@ -1,11 +1,20 @@
-"""Lists and removes what is left of a run that a site withdraws from: all that was made with its images."""
+"""Lists and removes what is left of a run that a site withdraws from, and writes a receipt.
+
+The receipt is a JSON file in the new run folder, next to it a signature that ``openssl`` verifies.
+"""
 
 import contextlib
+import json
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedshift.export.saved import MODEL_JSON
 from fedshift.run.reading import Record
 from fedshift_app.run.files import CONFIG_FILE, read_json
 from fedshift_core import atomic_io
@@ -14,7 +23,7 @@ from fedshift_core.limits import shown
 from fedshift_core.plural import plural
 from fedshift_core.yaml_files import read_yaml
 
-MODEL_FILE = "model.json"
+RECEIPT = "withdrawal"  # the beginning of its name
 
 
 def of_run(record: Record, sums: Path | None) -> list[Path]:
@@ -34,14 +43,11 @@ def of_run(record: Record, sums: Path | None) -> list[Path]:
 
 def _origins(folder: Path) -> Iterator[str]:
     """Yield the runs whose model a folder has."""
-    with contextlib.suppress(ConfigError, AttributeError):
-        yield _text((read_yaml(folder / CONFIG_FILE).get("scored_again") or {}).get("run_id"))
-    with contextlib.suppress(ConfigError, AttributeError):
-        yield _text((read_json(folder / MODEL_FILE).get("origin") or {}).get("run_id"))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    for read, file, key in ((read_yaml, CONFIG_FILE, "scored_again"), (read_json, MODEL_JSON, "origin")):
+        with contextlib.suppress(ConfigError, AttributeError):
+            run_id = (read(folder / file).get(key) or {}).get("run_id")
+            if isinstance(run_id, str):
+                yield run_id
 
 
 def described(removed: Sequence[Path]) -> list[str]:
@@ -75,3 +81,27 @@ def remove(paths: Sequence[Path]) -> None:
     for path in paths:
         with atomic_io.writing(path):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def write_receipt(folder: Path, content: dict[str, Any], key: ec.EllipticCurvePrivateKey | None) -> Path:
+    """Write a receipt after those that a folder has; return its file, next to which the signature is (``.sig``).
+
+    Args:
+        folder: The run folder.
+        content: What it says besides its time.
+        key: Signs it; None: nobody does.
+
+    Raises:
+        DiskError: If it cannot be written.
+    """
+    path = folder / f"{RECEIPT}-{len(receipts(folder)) + 1}.json"
+    data = (json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **content}, indent=2) + "\n").encode()
+    atomic_io.write_durably(path, data)
+    if key is not None:
+        atomic_io.write_durably(path.with_suffix(".sig"), key.sign(data, ec.ECDSA(hashes.SHA384())))
+    return path
+
+
+def receipts(folder: Path, suffix: str = "json") -> list[Path]:
+    """Return the receipts of a folder, or their signatures (``sig``)."""
+    return sorted(folder.glob(f"{RECEIPT}-*.{suffix}"))

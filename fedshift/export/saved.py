@@ -195,19 +195,31 @@ def write(folder: Path, fields: Mapping[str, Any], data: bytes, card: Callable[[
     Raises:
         DiskError: If it exists, or cannot be made or written to.
     """
-    file = FILES[fields["form"]]
     model = described(fields, data, shown(folder))
+    about = as_json(model.model_dump(mode="json"))
+    write_folder(folder, {model.file: data, MODEL_JSON: about, CARD: card(model).encode()})
+    return model
+
+
+def as_json(content: Mapping[str, Any]) -> bytes:
+    """Return a description of a model as a file has it."""
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a new folder of files, which appears complete or not at all.
+
+    Raises:
+        DiskError: If it exists, or cannot be made or written to.
+    """
     with atomic_io.writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", suffix=atomic_io.PART, dir=folder.parent) as own:
             part = Path(own) / folder.name
             part.mkdir()
-            atomic_io.write_durably(part / file, data, named=False)
-            text = json.dumps(model.model_dump(mode="json"), indent=2, ensure_ascii=False)
-            atomic_io.write_atomically(part / MODEL_JSON, text + "\n")
-            atomic_io.write_atomically(part / CARD, card(model))
+            for name, data in files.items():
+                atomic_io.write_durably(part / name, data)
             part.rename(folder)
-    return model
 
 
 def described(fields: Mapping[str, Any], data: bytes, where: str) -> SavedModel:

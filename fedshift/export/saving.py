@@ -274,7 +274,7 @@ def _arrays(record: Record, config: RunConfig, checkpoint: Checkpoint, node: Nod
     Raises:
         ConfigError: If a part differs between nodes and no node is named, or the reverse.
     """
-    knowledge = _knowledge(record, checkpoint, node)
+    (knowledge,) = _knowledge(record, checkpoint, [node or checkpoint.nodes[0]])
     needed = scorer.needs_of(config, knowledge, node.index if node else 0)
     personal = [name for name in needed.weights if name not in checkpoint.weights]
     if record.config.model.per_node:
@@ -336,16 +336,15 @@ def restored(record: Record, checkpoint: Checkpoint) -> DomainStrategy[Any]:
     return strategy
 
 
-def _knowledge(record: Record, checkpoint: Checkpoint, node: Node | None) -> Arrays:
-    """Return the arrays that the server sends a node in addition to weights before a score; default: first node."""
-    strategy = restored(record, checkpoint)
-    chosen = node or checkpoint.nodes[0]
-    return dict(strategy.knowledge_for(chosen, Ask(checkpoint.server_round, False)))
+def _knowledge(record: Record, checkpoint: Checkpoint, nodes: Sequence[Node]) -> list[Arrays]:
+    """Return the arrays that the server sends each node in addition to weights before a score."""
+    strategy, ask = restored(record, checkpoint), Ask(checkpoint.server_round, False)
+    return [dict(strategy.knowledge_for(node, ask)) for node in nodes]
 
 
 def _check_same_for_all(record: Record, checkpoint: Checkpoint, names: tuple[str, ...]) -> None:
     """Refuse arrays of the server that differ between nodes."""
-    first, *others = (_knowledge(record, checkpoint, node) for node in checkpoint.nodes)
+    first, *others = _knowledge(record, checkpoint, checkpoint.nodes)
     for name in names:
         if any(name not in other or first[name].tobytes() != other[name].tobytes() for other in others):
             one = f"fedshift save RUN --node N saves that of one of {listed(checkpoint.nodes)}"

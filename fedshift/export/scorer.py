@@ -5,7 +5,7 @@ images. One observed pass shows which weights and arrays of the server it needs:
 needs (a decoder, an encoder of style) is private to nodes and leaves none of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,20 +68,18 @@ class Scorer(nn.Module):
     Attributes:
         model: The network.
         size: Height and width of the images in pixels.
-        needs: The arrays that it classifies with.
     """
 
-    def __init__(self, client: DomainClient, needs: Needs, size: int) -> None:
+    def __init__(self, client: DomainClient, knowledge: Sequence[str], size: int) -> None:
         super().__init__()
-        self.model, self.size, self.needs = client.model, size, needs
-        mean, std = client.setup.images.mean, client.setup.images.std
-        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
-        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
-        self._places = {name: f"knowledge_{place}" for place, name in enumerate(needs.knowledge)}
+        self.model, self.size, self._client = client.model, size, client
+        images = client.setup.images
+        self.register_buffer("mean", torch.tensor(images.mean).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor(images.std).view(1, 3, 1, 1))
+        self._places = {name: f"knowledge_{place}" for place, name in enumerate(knowledge)}
         for name, place in self._places.items():
             self.register_buffer(place, torch.from_numpy(np.array(client.knowledge[name])))
         vars(client)["tensor"] = self._tensor  # replaces the client's own, so that buffers move with the module
-        self._client = client
 
     def forward(self, images: Tensor) -> Tensor:
         """Return scores (B, C) of images (B, 3, H, W), float32, 0 to 1."""
@@ -226,8 +224,7 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
         raise FedShiftError(f"{whose} arrays are not all taken by the network: {shown(', '.join(left[:3]))}")
     client.prepare(RoundInputs(knowledge))
     client.model.eval().requires_grad_(False)
-    scorer = Scorer(client, needed, config.dataset.pixels)
-    return scorer.eval()
+    return Scorer(client, needed.knowledge, config.dataset.pixels).eval()
 
 
 def knowledge_in(arrays: Arrays) -> Arrays:

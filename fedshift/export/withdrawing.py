@@ -7,6 +7,7 @@ folder is written anew from what is left, and the old one is removed with all th
 import math
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedshift.export import receipt, remains, saving
+from fedshift.export import remains, saving
 from fedshift.run import reading
 from fedshift.run.launch import credentials
 from fedshift.run.reading import Record
@@ -124,14 +125,14 @@ class Plan:
         }
 
 
-def run(folder: str, arguments: Sequence[str], *, dry: bool) -> str:
+def withdraw(run: str, arguments: Sequence[str], *, dry: bool) -> str:
     """Withdraw a site or patients from a run; return what was done, or with ``dry`` what would be.
 
     Raises:
         FedShiftError: If an argument is wrong, the run is of a method that trains, the sums cannot be the site's, or
             too little would be left. Nothing has changed then.
     """
-    given, path = _given(arguments), user_path(folder, "withdraw")
+    given, path = _given(arguments), user_path(run, "withdraw")
     key = credentials.private_key(user_path(given["sign"], "sign")) if "sign" in given else None
     plan = planned(path, given)
     lines = plan.lines()
@@ -142,9 +143,10 @@ def run(folder: str, arguments: Sequence[str], *, dry: bool) -> str:
     except InUse as holder:
         raise ConfigError(f"withdraw: the run in {shown(path)} is in use by {holder}") from None
     try:
-        made = _written_anew(plan, shlex.join(["fedshift", "withdraw", folder, *arguments]))
-        _copy_receipts(path, made)
-        file = receipt.written(made, plan.receipt(), key)
+        made = _written_anew(plan, shlex.join(["fedshift", "withdraw", run, *arguments]))
+        for earlier in [*remains.receipts(path), *remains.receipts(path, "sig")]:
+            atomic_io.write_durably(made / earlier.name, earlier.read_bytes())
+        file = remains.write_receipt(made, plan.receipt(), key)
         remains.remove(plan.removed)
     finally:
         lock.release()
@@ -197,18 +199,11 @@ def _written_anew(plan: Plan, command: str) -> Path:
     return folder.path
 
 
-def _copy_receipts(old: Path, new: Path) -> None:
-    for path in receipt.earlier(old):
-        for file in (path, path.with_suffix(".sig")):
-            if file.is_file():
-                atomic_io.write_durably(new / file.name, file.read_bytes())
-
-
 def planned(path: Path, given: Mapping[str, str]) -> Plan:
     """Return what a withdrawal does; nothing has changed on the disk.
 
     Raises:
-        FedShiftError: As :func:`run`.
+        FedShiftError: As :func:`withdraw`.
     """
     record = reading.read(path, "withdraw")
     checkpoint = _checkpoint(record)
@@ -378,18 +373,15 @@ def _with_ridge(record: Record, strategy: FeatureSumsStrategy, given: str) -> Ru
 
 def _again(record: Record, node: Node) -> str:
     """Return the command that trains again without a node."""
-    left = [other for other in record.nodes if other.index != node.index]
-    domains = [name for name in record.config.dataset.domains if name != node.domain or _has(left, name)]
+    left = Counter(other.domain for other in record.nodes if other.index != node.index)
+    domains = [name for name in record.config.dataset.domains if name != node.domain or left[name]]
     file, among = record.folder / CONFIG_FILE, f"dataset.domains=[{','.join(domains)}]"
     # Nodes sum the same weights over the same nodes alone.
     seed = [f"seed={record.config.seed + 1}"] if record.config.federation.secure_sums else []
     if record.deployed:
-        keys = " ".join([f'experiment="{file}"', *seed, f'set="{among} federation.min_nodes={len(left)}"'])
+        keys = " ".join([f'experiment="{file}"', *seed, f'set="{among} federation.min_nodes={left.total()}"'])
         return shlex.join(["flwr", "run", "APP", "SITE", "--stream", "--run-config", keys]) + ", its SuperNode stopped"
-    counts = ",".join(f"{name}: {sum(other.domain == name for other in left)}" for name in domains if _has(left, name))
-    words = [str(file), f"nodes={len(left)}", *seed, among, f"allocation.counts={{{counts}}}"]
-    return shlex.join(["fedshift", "run", *words])
-
-
-def _has(nodes: Sequence[Node], domain: str) -> bool:
-    return any(node.domain == domain for node in nodes)
+    counts = ",".join(f"{name}: {left[name]}" for name in domains if left[name])
+    return shlex.join(
+        ["fedshift", "run", str(file), f"nodes={left.total()}", *seed, among, f"allocation.counts={{{counts}}}"]
+    )

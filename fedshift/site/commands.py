@@ -10,7 +10,6 @@ from fedshift.run.options import Bounds, command, form_of
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, WHOLE_PATH, shown
-from fedshift_core.plural import plural
 from fedshift_core.spelling import begun_with
 
 app = typer.Typer()
@@ -111,7 +110,7 @@ def site_stop(node: Annotated[str, _nodes] = "", *, forget: bool = False, undo: 
     typer.echo(f"to take it back: {nodes.undo_command(chosen.name)}")
 
 
-@command(site_app, "report")
+@command(site_app, "report", to="fedshift.site.report:write")
 def site_report(
     node: Annotated[str, _nodes] = "",
     *,
@@ -136,13 +135,9 @@ def site_report(
         fedshift site report NODE
         fedshift site report NODE --data-dir /images -o report.html
     """
-    from fedshift.site import nodes, report
-
-    page = report.write(nodes.named(node), model, data_dir, domain, output)
-    typer.echo(f"report: {shown(page, WHOLE_PATH)}")
 
 
-@command(site_app, "withdraw")
+@command(site_app, "withdraw", to="fedshift.site.withdrawal:withdraw")
 def site_withdraw(
     node: Annotated[str, _nodes] = "",
     *,
@@ -168,11 +163,6 @@ def site_withdraw(
         fedshift site withdraw NODE --model MODEL --key north.key
         fedshift site withdraw NODE --model MODEL --key north.key --patients list.txt -o north.withdrawal
     """
-    from fedshift.site import nodes, withdrawal
-
-    file, about = withdrawal.write(nodes.named(node), model, key, patients, output)
-    whose = "all" if about.patients is None else plural(about.patients, "patient")
-    typer.echo(f"wrote {shown(file, WHOLE_PATH)}: {plural(about.images, 'training image')} of {whose}")
 
 
 @command(site_app, "status")

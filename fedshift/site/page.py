@@ -1,22 +1,23 @@
-"""What is on the page of a node's report."""
+"""What is on the page of a node's report, and statistics of its images, which the next report compares itself with."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from fedshift.export.predicting import Floats, Metrics
 from fedshift.run.html import confusion, drawing, pictures
-from fedshift.site.statistics import Kept, total_variation
 from fedshift_core.accuracies import percent
-from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain, shown
+from fedshift_core.limits import BINS, MOST_NAME, MOST_SHOWN, plain, shown
 from fedshift_datasets.base import ImageSet
+from fedshift_datasets.quality import pixel_statistics
 
 SAMPLES = 4  # images of each class
 WORST = 12  # mistakes that are shown
-LEAST_PROBABILITY = 1e-300  # of the true class, in its loss
 
 
 @dataclass(frozen=True)
@@ -33,21 +34,79 @@ class Scored:
     probabilities: Floats
     names: Sequence[str] | None = None
 
-    def confusion(self) -> list[list[int]]:
-        """Return the images by true (row) and likeliest class."""
-        chosen = self.probabilities.argmax(axis=1)
-        rows: list[list[int]] = Metrics.of(
-            self.images.y.tolist(), chosen, self.probabilities.shape[1]
-        ).confusion.tolist()
-        return rows
+    @property
+    def chosen(self) -> NDArray[np.int64]:
+        """The likeliest class of each image, (N,)."""
+        return np.asarray(self.probabilities.argmax(axis=1))
 
     def mistakes(self) -> list[int]:
-        """Return the images that are taken for another class, highest loss first."""
-        true = self.probabilities[np.arange(len(self.images)), self.images.y]
-        losses = -np.log(np.maximum(true, LEAST_PROBABILITY))
-        wrong = np.flatnonzero(self.probabilities.argmax(axis=1) != self.images.y)
-        order: list[int] = wrong[np.argsort(-losses[wrong], kind="stable")].tolist()
+        """Return the images that are taken for another class, highest loss first: least probable first."""
+        wrong = np.flatnonzero(self.chosen != self.images.y)
+        true = self.probabilities[wrong, self.images.y[wrong]]
+        order: list[int] = wrong[np.argsort(true, kind="stable")].tolist()
         return order
+
+
+class Images(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """Statistics of one split.
+
+    Attributes:
+        counts: Images of each class, (C,).
+        mean: By channel, of pixels from 0 to 1, (3,); zeros without images.
+        std: Likewise.
+        marks: A name of each image, which follows from its pixels.
+    """
+
+    counts: list[int]
+    mean: list[float]
+    std: list[float]
+    marks: list[str]
+
+    @classmethod
+    def of(cls, images: ImageSet, classes: int) -> "Images":
+        """Measure images."""
+        pixels = pixel_statistics.of(images.x, BINS) if len(images) else None
+        mean, std = (np.zeros(3), np.zeros(3)) if pixels is None else (pixels.mean, np.sqrt(pixels.variance))
+        counts = np.bincount(images.y, minlength=classes).tolist()
+        marks = [mark.tobytes().hex() for mark in images.marks]
+        return cls(counts=counts, mean=mean.tolist(), std=std.tolist(), marks=marks)
+
+
+class Kept(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """What a report keeps for the next one.
+
+    Attributes:
+        time: When, in UTC.
+        classes: Names of the classes.
+        size: Height and width of the images in pixels.
+        splits: Statistics by split.
+        model: Which model scored the test images, in words.
+        sha256: Of its weights.
+        confusion: Test images by true (row) and predicted class; empty without test images.
+    """
+
+    time: str
+    classes: list[str]
+    size: int
+    splits: dict[str, Images]
+    model: str
+    sha256: str
+    confusion: list[list[int]] = []
+    version: Literal[1] = 1
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """The figures of the test images; None without any."""
+        matrix = np.array(self.confusion, np.int64)
+        return Metrics(matrix) if matrix.any() else None
+
+
+def total_variation(counts: Sequence[int], others: Sequence[int]) -> float | None:
+    r"""Return :math:`\frac12\sum_k|p_k-q_k|` of two class mixes; None if either has no images."""
+    p, q = np.array(counts, np.float64), np.array(others, np.float64)
+    if not p.sum() or not q.sum():
+        return None
+    return float(np.abs(p / p.sum() - q / q.sum()).sum() / 2)
 
 
 def content(

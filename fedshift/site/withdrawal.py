@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fedshift.export import opening, saved
 from fedshift.run.launch import credentials
+from fedshift.site import nodes
 from fedshift.site.nodes import SiteNode
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
@@ -17,12 +18,12 @@ from fedshift_app.node.policy import Policy
 from fedshift_clients.base import RoundInputs
 from fedshift_clients.methods.feature_sums import FeatureSumsClient
 from fedshift_core import same_names
-from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import CLASS, refuse_images
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import MOST_NAME, plain, shown, some
+from fedshift_core.limits import MOST_NAME, WHOLE_PATH, plain, shown, some
 from fedshift_core.methods.feature_sums import COUNTS, CROSS
 from fedshift_core.paths import user_path
+from fedshift_core.plural import plural
 from fedshift_core.secure import withdrawal
 from fedshift_core.secure.identity import Key
 from fedshift_core.secure.withdrawal import About
@@ -31,28 +32,29 @@ from fedshift_datasets.base import ImageSet
 MOST_NAMED = 5  # patients of a message
 
 
-def write(node: SiteNode, model: Path, key: Path, patients: Path | None, output: Path | None) -> tuple[Path, About]:
+def withdraw(node: str, *, model: Path, key: Path, patients: Path | None, output: Path | None) -> str:
     """Compute the sums of the node's training images, or of those of some patients, and write them signed.
 
     Args:
-        node: Of which node.
+        node: The name of the node; empty for the only one.
         model: The saved model of the run.
         key: The private key of its SuperNode.
         patients: A file with a patient in each line; None for all images.
         output: The file to write; None for one in the node's folder.
 
     Returns:
-        The file, and what it says.
+        A line about the file.
 
     Raises:
         FedShiftError: If model, key, list or images cannot be used, the method keeps no sums, or the owner's policy
             lets the sums of so few images not out.
     """
+    site = nodes.named(node)
     credentials.check_private(key)
     signer = Key(key)
     opened, file = saved.read(model)
     config = opening.configuration_of(opened, model)
-    where, allowed = _place(node, config)
+    where, allowed = _place(site, config)
     client = setup.make_client(config, where, 0)
     if not isinstance(client, FeatureSumsClient):
         raise ConfigError(
@@ -69,16 +71,16 @@ def write(node: SiteNode, model: Path, key: Path, patients: Path | None, output:
     if not chosen.any():
         raise ConfigError("--model: it was made of none of these images: too few nodes held their classes")
     sums = client.sums_of(chosen)
-    _check(allowed, sums)
-    about = About(
-        run_id=opened.origin.run_id,
-        domain=where.domain,
-        patients=None if names is None else len(names),
-        images=int(sums[COUNTS].sum()),
-    )
-    target = node.folder / "withdrawal.safetensors" if output is None else user_path(output, "--output")
+    if why := refuse_images(CLASS, CROSS, allowed.least_images, sums[COUNTS].tolist()):
+        raise ConfigError(
+            f"{why}: who reads the file would read them; list more patients at once, or let the operator train again"
+        )
+    images, number = int(sums[COUNTS].sum()), None if names is None else len(names)
+    about = About(run_id=opened.origin.run_id, domain=where.domain, patients=number, images=images)
+    target = site.folder / "withdrawal.safetensors" if output is None else user_path(output, "--output")
     withdrawal.write(target, about, sums, signer)
-    return target, about
+    of = "all" if number is None else plural(number, "patient")
+    return f"wrote {shown(target, WHOLE_PATH)}: {plural(images, 'training image')} of {of}"
 
 
 def _place(node: SiteNode, config: RunConfig) -> tuple[Place, Policy]:
@@ -128,15 +130,3 @@ def _chosen(images: ImageSet, patients: list[str] | None) -> NDArray[np.bool_]:
         names = some([plain(name, MOST_NAME) for name in missing], MOST_NAMED)
         raise ConfigError(f"--patients: no training image of {names} is here; a patient of none needs no withdrawal")
     return np.isin(np.array(groups), patients)
-
-
-def _check(allowed: Policy, sums: Arrays) -> None:
-    """Refuse sums of so few images that they would be these images.
-
-    Raises:
-        ConfigError: With the key of the policy.
-    """
-    if why := refuse_images(CLASS, CROSS, allowed.least_images, sums[COUNTS].tolist()):
-        raise ConfigError(
-            f"{why}: who reads the file would read them; list more patients at once, or let the operator train again"
-        )

@@ -96,7 +96,7 @@ class Checkup:
     patient_lines: tuple[str, ...] = ()
     patients: Mapping[str, int] = field(default_factory=dict)
     inside: int = 0
-    complete: bool = field(default=True)
+    complete: bool = True
 
     def empty(self) -> list[tuple[str, Split, str]]:
         """Return the domains and splits without an image of a class, with the class."""

@@ -5,7 +5,7 @@ finds copies that were saved again or changed (:mod:`fedshift_datasets.quality.d
 """
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -105,9 +105,7 @@ def lines(copies: Copies, sets: Sequence[Role], name: Callable[[Place], str]) ->
     result = []
     if copies.trained:
         number = len(copies.trained)
-        by_domain: dict[str, int] = defaultdict(int)
-        for (place, _), _ in copies.trained:
-            by_domain[sets[place].domain] += 1
+        by_domain = Counter(sets[place].domain for (place, _), _ in copies.trained)
         counts_text = ", ".join(f"{domain} {count}" for domain, count in sorted(by_domain.items()))
         test, train = copies.trained[0]
         result.append(

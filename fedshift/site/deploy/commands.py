@@ -121,7 +121,7 @@ def superlink(
 
         keys = ["--insecure"] if folder is None else ["--credentials", str(folder.resolve())]
         more = ["--any-user"] if any_user else []
-        typer.echo(units.of_superlink([*keys, "--host", host, "--port", str(port), *more, *context.args]))
+        typer.echo(units.rendered("superlink", [*keys, "--host", host, "--port", str(port), *more, *context.args]))
         return
     security = ["--insecure"] if folder is None else Credentials(folder.resolve()).superlink_options()
     serve([*security, "--host", host, "--port", str(port), *context.args], AnyUser if any_user else OnlyFleet)
@@ -163,7 +163,7 @@ def supernode(
         typer.echo(units.of_supernode([*flags, *given]))
         return
     if source or policy.POLICY not in node.node_config(given):
-        loaded = policy.load(policies.typed(source or policy.STRICT))
+        loaded = policies.load(source or policy.STRICT)
         given = policies.with_policy(given, loaded)
         typer.echo(f"policy: {loaded}{'' if source else '; name another with --policy'}", err=True)
     node.serve(given, warm=not cold, keep_model=keep_model)
@@ -193,7 +193,7 @@ def policy_init(file: Path, *, start: str = "strict") -> None:
     print_files([file])
 
 
-@command(policy_app, "check")
+@command(policy_app, "check", to="fedshift.site.deploy.policies:checked")
 def policy_check(source: str) -> None:
     """Check a policy as a node does: its keys, and that only you can write it; prints its SHA-256.
 
@@ -204,13 +204,9 @@ def policy_check(source: str) -> None:
         fedshift policy check policy.yaml
         fedshift policy check strict
     """
-    from fedshift.site.deploy import policies
-    from fedshift_app.node import policy
-
-    typer.echo(f"a policy: {policy.load(policies.typed(source))}")
 
 
-@command(policy_app, "explain")
+@command(policy_app, "explain", to="fedshift.site.deploy.policies:explained")
 def policy_explain(source: str = "strict") -> None:
     """Say in words what a policy allows, and what this user's nodes have spent of its budget.
 
@@ -221,11 +217,6 @@ def policy_explain(source: str = "strict") -> None:
         fedshift policy explain policy.yaml
         fedshift policy explain
     """
-    from fedshift.site.deploy import policies
-    from fedshift_app.node import policy
-
-    for line in policies.explained(policy.load(policies.typed(source))):
-        typer.echo(line)
 
 
 @command(credentials_app, "authority")

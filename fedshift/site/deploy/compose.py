@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from fedshift_core.yaml_files import as_yaml
 
 FILE, EXPERIMENT = "compose.own.yaml", "experiment.yaml"
 HOME = "/var/fedshift"  # in a container
+IMAGES = Path(HOME, "node", "images")
 SUPERLINK, PUBLIC, KEYS, STATE, RUNS, DATABASE = "superlink", "public", "keys", "state", "runs", "database"
 PORT = 9094  # of a SuperNode, on its loopback: the health check asks there
 HOSTS = ["superlink", "localhost", "127.0.0.1"]  # by which nodes and the flwr command call the SuperLink
@@ -85,13 +87,9 @@ def composed(nodes: Sequence[NodeFolder]) -> str:
         port=PORT,
         nodes=nodes,
         user=f"{os.getuid()}:{os.getgid()}",
-        about={node.index: json_text.text_of(_about(node)) for node in nodes},
+        about=[f"{replace(node, path=IMAGES).node_config} threads=1".replace("$", "$$") for node in nodes],
+        json=json_text.text_of,
     )
-
-
-def _about(node: NodeFolder) -> str:
-    about = f'domain="{node.domains}" data-dir="{HOME}/node/images" partition-id={node.index} threads=1'
-    return about.replace("$", "$$")
 
 
 def after(file: Path) -> str:

@@ -46,14 +46,10 @@ class NodeFolder:
     others: tuple[str, ...] = ()
 
     @property
-    def domains(self) -> str:
-        """Its domains as a ``--node-config`` names them, home first."""
-        return ",".join((self.domain, *self.others))
-
-    @property
     def node_config(self) -> str:
-        """The node's ``--node-config``."""
-        return f'domain="{self.domains}" data-dir="{self.path}" partition-id={self.index}'
+        """The node's ``--node-config``: its domains, home first."""
+        domains = ",".join((self.domain, *self.others))
+        return f'domain="{domains}" data-dir="{self.path}" partition-id={self.index}'
 
 
 def node_name(index: int, domain: str) -> str:

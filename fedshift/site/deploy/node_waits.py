@@ -20,7 +20,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
-from fedshift.site.deploy.keeper import Keeper
 from fedshift.site.deploy.superexec import passed
 from fedshift_app.flower import quick_grid, sources
 from fedshift_app.flower.waits import Backoff, Time
@@ -30,6 +29,8 @@ from fedshift_core.limits import plain
 from fedshift_core.paths import path_with_flower
 
 log = logging.getLogger("fedshift")
+
+Process = subprocess.Popen[bytes]
 
 CONNECTION, HEARTBEATS = "flwr.supernode.fleet_http_connection", "flwr.supercore.heartbeat"
 EXECUTOR = "flower-superexec"
@@ -42,6 +43,7 @@ POLITENESS = 4.0  # a node spends at most a fifth of its time on asking
 LAST_WORDS = 10.0
 HEARTBEAT = 10  # seconds; the least that a SuperLink takes, which misses a node after two. Flower's: 30
 HELD, MOST_HELD = 2, 70  # seconds between two attempts to become active, and of all
+PAUSE = 5.0  # seconds from the end of an executor to the next start
 REMIND = 1.0  # seconds after which the SuperExec polls in any case, as Flower's does
 
 
@@ -155,7 +157,7 @@ def quicken_node(module: ModuleType, *, warm: bool, signer: int = node_key.NONE)
             idle.restart()
         return run_id
 
-    def start(command: list[str], **more: Any) -> "subprocess.Popen[bytes]":
+    def start(command: list[str], **more: Any) -> Process:
         kept = command[:1] == [EXECUTOR]
         return keeper.start(command, **more) if kept else subprocess.Popen(command, **more)
 
@@ -203,29 +205,72 @@ def watch_handover(module: ModuleType) -> threading.Event:
     return over
 
 
+class Keeper:
+    """Starts an executor, and restarts it when it has ended, after a pause.
+
+    Without an executor the SuperNode stays connected, takes messages and never answers.
+
+    Args:
+        start: Starts an executor.
+        clock: Seconds of a clock that does not jump.
+    """
+
+    def __init__(self, start: Callable[..., Process], clock: Callable[[], float] = time.monotonic) -> None:
+        self._start, self._clock = start, clock
+        self._again: Callable[[], Process] | None = None
+        self._process: Process | None = None
+        self._due: float | None = None  # when it is started again; None while it runs
+
+    def start(self, command: list[str], **options: Any) -> Process:
+        """Start the executor in place of Flower, and keep it running."""
+        self._again = lambda: self._start(command, **options)
+        self._process = self._again()
+        return self._process
+
+    def look(self) -> None:
+        """Restart it if it has ended and its pause is over; the SuperNode calls this between its polls."""
+        now = self._clock()
+        if self._process is None or self._again is None:
+            return
+        if self._due is None and (code := self._process.poll()) is not None:
+            how = f"by signal {-code}" if code < 0 else f"exit code {code}"
+            self._wait(now, f"the executor of this SuperNode has ended ({how}): messages wait; it starts again in")
+        if self._due is None or now < self._due:
+            return
+        try:
+            self._process = self._again()
+        except OSError as error:  # no memory, no processes
+            self._wait(now, f"the executor cannot be started ({error.strerror}): next try in")
+            return
+        self._due = None
+        log.warning("the executor of this SuperNode has started again, process %d", self._process.pid)
+
+    def _wait(self, now: float, why: str) -> None:
+        log.warning("%s %.0f s", why, PAUSE)
+        self._due = now + PAUSE
+
+
 class Bell:
     """Wakes this SuperNode's SuperExec through a pipe, so that it need not poll for work."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self.ear, self._hammer = os.pipe()
         os.set_blocking(self._hammer, False)
-        self._clock, self._rung = clock, clock()
+        self._rung = time.monotonic()
 
     def ring(self) -> None:
         """Wake the SuperExec."""
-        self._rung = self._clock()
+        self._rung = time.monotonic()
         with contextlib.suppress(BlockingIOError, BrokenPipeError):  # the pipe is full, or the SuperExec is gone
             os.write(self._hammer, b".")
 
     def remind(self) -> None:
         """Wake it if it was not woken for a while: work that nobody took in time is offered again."""
-        if self._clock() - self._rung >= REMIND:
+        if time.monotonic() - self._rung >= REMIND:
             self.ring()
 
 
-def start_superexec(
-    command: list[str], bell: Bell, warm: bool, signer: int, **options: Any
-) -> "subprocess.Popen[bytes]":
+def start_superexec(command: list[str], bell: Bell, warm: bool, signer: int, **options: Any) -> Process:
     """Start our SuperExec in place of Flower's; of this process it inherits only the pipe, and the signer's socket."""
     ours = [sys.executable, "-P", str(SUPEREXEC), str(bell.ear), str(signer), "warm" if warm else "cold"]
     return subprocess.Popen([*ours, *command[1:]], pass_fds=[bell.ear, *passed(signer)], **options)

@@ -22,9 +22,26 @@ _HEAD = """\
 """
 
 
+_EXAMPLES = {"epsilon": 8, "nodes": 3}  # of keys without a default
+
+
 def typed(source: str) -> str:
     """Return a built-in policy's name, or the absolute path of a typed file."""
     return source if source in BUILT_IN else str(Path(source).expanduser().absolute())
+
+
+def load(source: str) -> Loaded:
+    """Read a policy that was typed.
+
+    Raises:
+        ConfigError: If it cannot be used.
+    """
+    return policy.load(typed(source))
+
+
+def checked(source: str) -> str:
+    """Return a line about a policy that a node would take."""
+    return f"a policy: {load(source)}"
 
 
 def with_policy(options: Sequence[str], loaded: Loaded) -> list[str]:
@@ -60,9 +77,9 @@ def template(start: Policy) -> str:
         lines += textwrap.wrap(str(field.description), 110, initial_indent="# ", subsequent_indent="#   ")
         value, parts = getattr(start, name), parts_of(field)
         if value is None and field.default is None and parts:
-            examples = {key: {"epsilon": 8, "nodes": 3}.get(key, part.default) for key, part in parts.items()}
             lines.append(f"# {name}:")
-            lines += [f"#   {key}: {in_yaml(examples[key])}  # {meaning(part)}" for key, part in parts.items()]
+            for key, part in parts.items():
+                lines.append(f"#   {key}: {in_yaml(_EXAMPLES.get(key, part.default))}  # {meaning(part)}")
         else:
             lines.append(f"{name}: {in_yaml(value)}")
         lines.append("")
@@ -83,22 +100,22 @@ def parts_of(field: FieldInfo) -> dict[str, FieldInfo]:
 # --- in words -------------------------------------------------------------------------------------------
 
 
-def explained(loaded: Loaded) -> list[str]:
+def explained(source: str) -> str:
     """Return what a policy allows, key by key with what it means, and what is left of its budget."""
+    loaded = load(source)
     allowed, rows = loaded.policy, []
-    refused = [name for name in refused_methods(allowed) if allowed.allows("methods", name)]
-    but = {"methods": f", but {', '.join(refused)} (for what they send)" if refused else ""}
+    refused = [
+        each.name
+        for each in registry.listed()
+        if allowed.allows("methods", each.name) and policy_rules.refuse_method(allowed, each.strategy_class(), {})
+    ]
     for name, field in Policy.model_fields.items():
         value = getattr(allowed, name)
-        rows.append((name, f"{in_yaml(value)}{but.get(name, '')}: {field.description}"))
+        but = f", but {', '.join(refused)} (for what they send)" if name == "methods" and refused else ""
+        rows.append((name, f"{in_yaml(value)}{but}: {field.description}"))
         for key, part in parts_of(field).items() if value is not None else ():
             rows.append((f"{name}.{key}", f"{in_yaml(getattr(value, key))}: {part.description}"))
-    return [f"policy {loaded}", *tables.facts(rows), *_kept(allowed)]
-
-
-def refused_methods(allowed: Policy) -> list[str]:
-    """Return the methods that a policy refuses for what they send."""
-    return [each.name for each in registry.listed() if policy_rules.refuse_method(allowed, each.strategy_class(), {})]
+    return "\n".join([f"policy {loaded}", *tables.facts(rows), *_kept(allowed)])
 
 
 def _kept(allowed: Policy) -> list[str]:

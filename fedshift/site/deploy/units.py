@@ -23,11 +23,6 @@ DATA_DIR = "data-dir"  # of a node's configuration
 _PLAIN = re.compile(r"[\w@+=:,./-]+")  # a word that systemd takes as it is
 
 
-def of_superlink(options: Sequence[str]) -> str:
-    """Return the unit of a SuperLink with these options of ``fedshift superlink``."""
-    return _rendered("superlink", options)
-
-
 def of_supernode(options: Sequence[str]) -> str:
     """Return the unit of a SuperNode with these options of ``fedshift supernode``.
 
@@ -39,18 +34,28 @@ def of_supernode(options: Sequence[str]) -> str:
     if images and not PurePath(images).is_absolute():
         raise ConfigError(f"{NODE_CONFIG}: {DATA_DIR}={as_found(images)}: --systemd needs an absolute path")
     off = "" if folder is None else f"{STATE}/{folder.name}/{chained_log.OFF_FILE}".replace("%", "%%")
-    return _rendered("supernode", options, _word(images) if images else "", off)
+    return rendered("supernode", options, _word(images) if images else "", off)
 
 
-def _rendered(name: str, options: Sequence[str], images: str = "", off: str = "") -> str:
+def rendered(name: str, options: Sequence[str], images: str = "", off: str = "") -> str:
+    """Return the unit of a command with these options.
+
+    Args:
+        name: The command: ``superlink`` or ``supernode``.
+        options: Its options.
+        images: A node's folder of images.
+        off: The file that says that a node is switched off.
+
+    Raises:
+        ConfigError: If an option cannot be printed.
+    """
     if wrong := [option for option in options if not option.isprintable()]:
         raise ConfigError(f"--systemd: {as_found(wrong[0])} has characters that cannot be printed")
     here = [str(Path(option).absolute()) if Path(option).is_file() else option for option in options]
     words = " ".join(_word(word).replace("$", "$$") for word in [processes.command("fedshift"), name, *here])
     return filled(
         Path(__file__).with_name("unit.service.j2"),
-        title=f"FedShift {name}",
-        command=f"fedshift {name}",
+        name=name,
         words=words,
         user=USER,
         home=HOME,

@@ -37,10 +37,10 @@ def test_the_two_lines_open_what_a_run_has_trained(
 ) -> None:
     given = f"model.name={NETWORK} allocation.share=0.05 train.epochs=1 dataset.domains=[scan,sketch]"
     run = run_inline(f"nodes=2 rounds=1 {given}")
-    folder, exported = library.save(Wanted(run.folder, "safetensors"), "torchvision")
+    folder, lines = library.save(Wanted(run.folder, "safetensors"), "torchvision")
     assert folder == run.folder / "model-torchvision"
     about = json.loads((folder / "about.json").read_text())
-    assert about["python"] == exported.lines.splitlines() and "import" not in exported.lines
+    assert about["python"] == lines and "import" not in "".join(lines)
     assert all(line in (folder / "README.md").read_text() for line in about["python"])
     plain, _ = saving.save(Wanted(run.folder, "safetensors", output=tmp_path / "model"))
     images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
@@ -74,8 +74,8 @@ def test_models_that_are_more_than_the_librarys_network(given: str, method: str,
 def test_other_scores_are_found_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     config = configured(f"model.name={NETWORK}")
     arrays = arrays_of(config)
-    exported = library.export(config, arrays, "torchvision")
-    assert {"fc.weight", "fc.bias", "conv1.0.weight"} <= {*exported.arrays}  # the library's names
+    _, named = library.export(config, arrays, "torchvision")
+    assert {"fc.weight", "fc.bias", "conv1.0.weight"} <= {*named}  # the library's names
     plain: Any = library._plain
 
     def other(*given: Any) -> Any:

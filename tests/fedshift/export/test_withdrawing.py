@@ -94,16 +94,16 @@ def test_what_cannot_withdraw_is_refused_and_nothing_changes(run_inline: InlineR
         (trained, ["node=2"], ("fedavg", "fedshift run", "nodes=3", "{scan: 1,texture: 1,sketch: 1}")),
     ):  # fmt: skip
         with refused(ConfigError, *named):
-            withdrawing.run(str(folder.folder), words, dry=False)
+            withdrawing.withdraw(str(folder.folder), words, dry=False)
     (run.folder / "nodes" / "00002.safetensors").unlink()
     with refused(ConfigError, "node 2 (street)", "fedshift site withdraw"):
-        withdrawing.run(str(run.folder), ["node=2"], dry=False)
+        withdrawing.withdraw(str(run.folder), ["node=2"], dry=False)
     (tmp_path / "sums").mkdir()
     lie = averaged.folder / "nodes" / "00000.safetensors"
     sums = load_file(lie)
     atomic_io.write_durably(lie, atomic_io.pack(sums | {"gram": 3 * sums["gram"]}))
     with refused(ConfigError, "gram", "counts"):
-        withdrawing.run(str(averaged.folder), ["node=0"], dry=False)
+        withdrawing.withdraw(str(averaged.folder), ["node=0"], dry=False)
     assert changed.is_file()
 
 
@@ -139,10 +139,16 @@ class Federated:
 
     def withdraws(self, site: str, model: Path, patients: str = "") -> Path:
         """Return the file that a site's owner makes."""
-        node, listed = nodes.named(f"node-{FOUR.index(site)}"), self.home / "list.txt"
+        listed = self.home / "list.txt"
         listed.write_text(patients)
         output = self.home / f"{site}{len(patients)}.withdrawal"
-        withdrawal.write(node, model, self.key(site, "key"), listed if patients else None, output)
+        withdrawal.withdraw(
+            f"node-{FOUR.index(site)}",
+            model=model,
+            key=self.key(site, "key"),
+            patients=listed if patients else None,
+            output=output,
+        )
         return output
 
 
@@ -165,13 +171,13 @@ def test_a_site_withdraws_from_a_secure_sum(
         (["node=east", f"sums={east}", f"key={east}"], ("public key",)),
     ):  # fmt: skip
         with refused(ConfigError, *named):
-            withdrawing.run(str(run), words, dry=False)
+            withdrawing.withdraw(str(run), words, dry=False)
     done = fedshift("withdraw", run, "node=east", f"sums={east}", pub["east"])
     assert done.code == 0 and "signed by SHA256:" in done.out, done.err
     same(run, never)
     assert not east.exists()
     with refused(ConfigError, "2 nodes would be left", "least is 3", "flwr run"):
-        withdrawing.run(str(run), ["node=north", f"sums={north}", pub["north"]], dry=False)
+        withdrawing.withdraw(str(run), ["node=north", f"sums={north}", pub["north"]], dry=False)
 
 
 def test_a_site_withdraws_with_a_class_that_was_in_no_sum(
@@ -186,7 +192,7 @@ def test_a_site_withdraws_with_a_class_that_was_in_no_sum(
     words = ["node=east", f"sums={made.withdraws('east', run / 'model')}", f"key={made.key('east')}"]
     with refused(ConfigError, "--model", "none of these images"):
         made.withdraws("east", run / "model", "disc1")
-    withdrawing.run(str(run), words, dry=False)
+    withdrawing.withdraw(str(run), words, dry=False)
     same(run, never)
     assert kept(run, "state")["counts"].all(where=[True, True, False]) and kept(run, "state")["counts"][2] == 0
 
@@ -207,7 +213,7 @@ def test_patients_withdraw_from_a_secure_sum(
     theirs = [each for each in made.home.glob("images/west/train/*/*") if f"p{int(each.stem) // 6}" in trained[:4]]
     assert gone["counts"].sum() == len(theirs)
     words = ["node=west", f"sums={file}", f"key={made.key('west')}"]
-    assert "4 patients of node 2 (west)" in withdrawing.run(str(run), words, dry=False)
+    assert "4 patients of node 2 (west)" in withdrawing.withdraw(str(run), words, dry=False)
     for name in ("counts", "gram", "cross"):
         assert np.array_equal(kept(run, "state")[name], before[name] - gone[name])
     counts = Run(run).results["nodes"][2]["class_counts"]

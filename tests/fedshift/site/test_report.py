@@ -18,8 +18,9 @@ from typer.testing import Result
 
 from fedshift.export import predicting, saving
 from fedshift.run.launch import runner
-from fedshift.site import nodes, statistics
+from fedshift.site import nodes
 from fedshift.site.deploy import exporting
+from fedshift.site.page import total_variation
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import received_model
 from fedshift_core.env import KEEP_MODEL
@@ -120,7 +121,7 @@ def test_what_changed_since_the_last_report(site: Path, run_of_sites: tuple[Path
     page, second = report(*words), kept(state)
     old, new = (content["splits"]["train"] for content in (first, second))
     row = page.texts.index("train", page.texts.index("std"))
-    marks, distance = [{*of["marks"]} for of in (new, old)], statistics.total_variation(new["counts"], old["counts"])
+    marks, distance = [{*of["marks"]} for of in (new, old)], total_variation(new["counts"], old["counts"])
     changes = " / ".join(f"{after - then:+.3f}" for after, then in zip(new["mean"], old["mean"], strict=True))
     gone = [str(len(one - other)) for one, other in (marks, marks[::-1])]
     assert page.texts[row + 1 : row + 5] == [*gone, f"{distance:.3f}", changes]
@@ -186,4 +187,4 @@ def test_bad_input_is_named(run_of_sites: tuple[Path, Path], state: Path, tmp_pa
     ("counts", "others", "distance"), [([1, 2, 1], [0, 0, 0], None), ([1, 2, 1], [2, 1, 1], 0.25), ([1, 0], [0, 9], 1)]
 )
 def test_total_variation_distance(counts: Any, others: Any, distance: float | None) -> None:
-    assert statistics.total_variation(counts, others) == statistics.total_variation(others, counts) == distance
+    assert total_variation(counts, others) == total_variation(others, counts) == distance

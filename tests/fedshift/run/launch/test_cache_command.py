@@ -13,6 +13,7 @@ import click
 import numpy as np
 import pytest
 from own_sites import make
+from rich.filesize import decimal
 from typer.testing import CliRunner
 
 from fedshift import cli
@@ -82,7 +83,7 @@ def test_it_lists_what_is_there_and_what_uses_it(filled: list[Entry], tmp_path: 
     assert (code, out) == (0, _run("list")[1])
     assert [row.split()[:2] for row in out.splitlines()[2:6]] == [[entry.kind, entry.name] for entry in filled]
     total = sum(entry.path.stat().st_size for entry in filled)
-    assert out.endswith(f"{cache_command.size_of(total)} in {folder}\n")
+    assert out.endswith(f"{decimal(total)} in {folder}\n")
     page = json.loads(_run("list", "--json")[1])
     assert page == json.loads(_run("--json")[1]) and page["bytes"] == total
     assert all(abs(entry["time"] - time.time()) < 60 for entry in page["entries"])
@@ -123,7 +124,7 @@ def test_delete_by_kind_pattern_and_age(filled: list[Entry], arguments: tuple[st
     old = time.time() - 3 * 86_400
     os.utime(kept.lock_of(filled[3].path), (old, old))
     code, out, _ = _run("delete", filled[0].name, "--yes")
-    assert (code, out.splitlines()[-1]) == (0, f"freed {cache_command.size_of(filled[0].bytes)}")
+    assert (code, out.splitlines()[-1]) == (0, f"freed {decimal(filled[0].bytes)}")
     assert [entry.name for entry in cache_command.entries()] == [entry.name for entry in filled[1:]]
     assert _run("delete", *arguments, "--yes")[0] == 0
     entries = cache_command.entries()
@@ -191,5 +192,5 @@ def test_it_asks_first(
         monkeypatch.setattr("sys.stdin", terminal)
         cache_command.delete([filled[0].name], unused=None, **unasked)
     os.close(ours)
-    assert f"Delete these 1 ({cache_command.size_of(filled[0].bytes)})?" in capsys.readouterr().out
+    assert f"Delete these 1 ({decimal(filled[0].bytes)})?" in capsys.readouterr().out
     assert len(cache_command.entries()) == left

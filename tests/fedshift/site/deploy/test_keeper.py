@@ -11,8 +11,8 @@ import pytest
 from flwr.supernode import start_client_internal as node
 from support import until
 
-from fedshift.site.deploy import keeper, node_waits
-from fedshift.site.deploy.keeper import PAUSE, Keeper
+from fedshift.site.deploy import node_waits
+from fedshift.site.deploy.node_waits import PAUSE, Keeper
 
 COMMAND = ["flower-superexec", "--insecure"]
 
@@ -70,7 +70,7 @@ def test_a_supernode_looks_after_its_executor_whenever_it_waits(
         return started[-1]
 
     monkeypatch.setattr(node_waits, "start_superexec", start)
-    monkeypatch.setattr(keeper, "PAUSE", 0.05)
+    monkeypatch.setattr(node_waits, "PAUSE", 0.05)
     node_waits.quicken_node(node, warm=True)
     module: Any = node
     module.subprocess.Popen(["flower-superexec"])

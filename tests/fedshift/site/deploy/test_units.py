@@ -50,4 +50,4 @@ def test_a_unit_runs_the_command_that_was_typed_and_heeds_the_switch(here: Path)
     with refused(ConfigError, "data-dir", "images"):
         units.of_supernode(["--node-config", 'domain="scan" data-dir="images"'])
     with refused(ConfigError, "--systemd"):
-        units.of_superlink(["--database", "a\nExecStartPre=/bin/sh"])
+        units.rendered("superlink", ["--database", "a\nExecStartPre=/bin/sh"])
