@@ -20,7 +20,7 @@ gap, others keep their weight; the nodes of a round are weighed among each other
 one decrement longer; (4) what a node says counts as ten times the median of the round's nodes at most.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,10 +50,8 @@ def weigh(
         server_round: The round, from 1.
         rounds: T.
     """
-    known, own = by_key(kept, NODES, WEIGHTS), by_key(kept, LAST, OWN)
-    usual = sum(known.values()) / len(known) if known else 1 / len(nodes)  # of a node that is new
-    weights = among({node: known.get(node, usual) for node in sorted({*nodes, *known})})
-    received, trained = (_said(updates, name) for name in (LOCAL_RECEIVED, LOCAL_TRAINED))
+    own, weights = by_key(kept, LAST, OWN), carried_on(by_key(kept, NODES, WEIGHTS), nodes, 1 / len(nodes))
+    received, trained = (capped_by_node(updates, name) for name in (LOCAL_RECEIVED, LOCAL_TRAINED))
     sign = 1.0 if rule.gap == "loss" else -1.0
     gaps = {node: sign * (value - own[node]) for node, value in received.items() if node in own}
     middle = sum(gaps.values()) / len(gaps) if gaps and rule.gap_centred else 0.0
@@ -71,7 +69,13 @@ def weigh(
     }
 
 
-def _said(updates: Sequence[Update], name: str) -> dict[int, float]:
+def carried_on(kept: Mapping[int, float], keys: Iterable[int], first: float) -> dict[int, float]:
+    """Return weights by node or group, summing to 1; a new one has the mean of those kept, or ``first``."""
+    usual = sum(kept.values()) / len(kept) if kept else first
+    return among({key: kept.get(key, usual) for key in sorted({*keys, *kept})})
+
+
+def capped_by_node(updates: Sequence[Update], name: str) -> dict[int, float]:
     """Return a loss or an accuracy by node, capped as of nodes one of which may lie."""
     having = [update for update in updates if name in update.metrics]
     values = capped([update.metrics[name] for update in having])
