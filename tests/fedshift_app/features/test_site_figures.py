@@ -212,4 +212,4 @@ def test_patients_go_with_their_images_in_whatever_order_they_are_scored() -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Watching, "total", lambda self: seen.append(total(self)) or seen[-1])
         sent(adapted, ALL)
-    assert [group for part in seen for group in part.scored.groups.tolist()] == groups[::-1]
+    assert [group for part in seen for group in part.rows.groups.tolist()] == groups[::-1]
