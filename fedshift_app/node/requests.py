@@ -15,12 +15,10 @@ from flwr.app import Message, MessageType, RecordDict
 
 from fedshift_app.config.cross_checks import check_noise
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import data as node_data
-from fedshift_app.node import pins, setup
+from fedshift_app.node import data, pins, setup
 from fedshift_app.node.data import Place
 from fedshift_clients import features
 from fedshift_clients.calls import Request, is_count
-from fedshift_clients.features import Features
 from fedshift_core.errors import RequestError
 from fedshift_core.limits import MOST_NAME, Refused, plain
 from fedshift_core.secure.layout import written
@@ -58,20 +56,18 @@ class NodeRequest(Request):
     """A message to a node, and what it is held against.
 
     Attributes:
-        run: The configuration of the run, whole.
+        config: The configuration of the run, whole.
         where: The node.
-        features: What composes with the method in this run.
     """
 
-    run: RunConfig
+    config: RunConfig
     where: Place
-    features: Features
 
     @classmethod
     def of(cls, kind: str, given: Mapping[str, Any], config: RunConfig, where: Place) -> Self:
         """Return a message of a kind with this record ``config``."""
-        on = features.of(config)
-        asks_else = any(key.replaces_scores for name, key in on.keys[kind].items() if name in given)
+        keys = features.of(config).keys[kind]
+        asks_else = any(key.replaces_scores for name, key in keys.items() if name in given)
         return cls(
             kind=kind,
             given=given,
@@ -80,9 +76,7 @@ class NodeRequest(Request):
             own_domains=config.dataset.domains if where.shared else where.domains,
             scores=kind == MessageType.EVALUATE and not asks_else,
             sums=_sums(config),
-            run=config,
             where=where,
-            features=on,
         )
 
 
@@ -128,19 +122,22 @@ def check(request: NodeRequest, content: RecordDict) -> None:
         RequestError: With the first thing that is not allowed.
     """
     core, request = ALLOWED[request.kind], replace(request, records=frozenset(content))
-    strategy = request.run.declared.strategy_class()
+    strategy, on = request.config.declared.strategy_class(), features.of(request.config)
     for key, value in request.given.items():
         if key.startswith(SCALAR):
             _refuse(request.but(key, _of_scalar(strategy, key.removeprefix(SCALAR), value)))
-        elif key not in core and key not in request.features.keys[request.kind]:
-            _refuse(request.but(key, request.features.refuse_key(request.kind, key)))
+        elif key not in core and key not in on.keys[request.kind]:
+            _refuse(request.but(key, on.refuse_key(request.kind, key)))
     for key in core:  # in the order of the table: later rules rest on earlier ones
         if key in request.given:
             _refuse(request.but(key, RULES[key](request, request.given[key])))
         elif (key in REQUIRED and request.kind != MessageType.QUERY) or (key == DOMAINS and request.scores):
             _refuse(f"a message to {request.kind} lacks {key}")
-    _check_records(request, content, strategy)
-    _refuse(request.features.refuse(request))
+    start = set() if request.kind == MessageType.QUERY else {START}
+    _refuse(request.no_record(*{*content} - {ARRAYS, KNOWLEDGE, CONFIG} - start - on.takes))
+    if start:
+        _check_arrays(request, content, strategy)
+    _refuse(on.refuse(request))
 
 
 def _refuse(why: str) -> None:
@@ -148,12 +145,8 @@ def _refuse(why: str) -> None:
         raise RequestError(f"refused: {why}")
 
 
-def _check_records(request: NodeRequest, content: RecordDict, strategy: type[DomainStrategy]) -> None:
-    """Refuse records that the kind of message does not have, and knowledge that the method does not send."""
-    start = set() if request.kind == MessageType.QUERY else {START}
-    _refuse(request.no_record(*{*request.records} - {ARRAYS, KNOWLEDGE, CONFIG} - start - request.features.takes))
-    if request.kind == MessageType.QUERY:
-        return
+def _check_arrays(request: NodeRequest, content: RecordDict, strategy: type[DomainStrategy]) -> None:
+    """Refuse a message about weights that lacks them, and knowledge that the method does not send."""
     for name in (ARRAYS, KNOWLEDGE):
         if array_record(content, name) is None:
             _refuse(f"a message to {request.kind} lacks the arrays {name!r}")
@@ -192,13 +185,13 @@ def _any(request: NodeRequest, value: Any) -> str:
 
 
 def _rounds(request: NodeRequest, values: Any, least: int = 0) -> str:
-    rounds = request.run.rounds
+    rounds = request.config.rounds
     fits = isinstance(values, list) and all(is_count(number, least, rounds) for number in values)
     return "" if fits else f"this run has rounds={rounds}"
 
 
 def _round(request: NodeRequest, value: Any) -> str:
-    scores_initial = request.run.rounds == 0 and request.kind != MessageType.TRAIN  # after round 0
+    scores_initial = request.config.rounds == 0 and request.kind != MessageType.TRAIN  # after round 0
     return _rounds(request, [value], 0 if scores_initial else 1)
 
 
@@ -206,7 +199,7 @@ def _round(request: NodeRequest, value: Any) -> str:
 
 
 def _domains(request: NodeRequest, value: Any) -> str:
-    if value and not request.run.evaluate.test:
+    if value and not request.config.evaluate.test:
         return "this run has evaluate.test=false"
     return request.refuse_domains(value) or request.refuse_score()
 
@@ -215,12 +208,12 @@ def _drawn(request: NodeRequest, value: Any) -> str:
     """Allow a real node's share of its test images as configured. What a simulated node shares out is the server's."""
     if not _fit_domains(request, value):
         return "it is one count for each domain"
-    if request.where.shared:
+    if request.shared:
         return ""
-    evaluate = request.run.evaluate
-    share = evaluate.share(request.server_round, request.run.rounds)
+    evaluate = request.config.evaluate
+    share = evaluate.share(request.server_round, request.config.rounds)
     for domain, drawn in zip(request.given[DOMAINS], value, strict=True):
-        images = len(node_data.test_images(node_data.uncorrupted(request.run), request.where, domain))
+        images = len(data.test_images(data.uncorrupted(request.config), request.where, domain))
         wanted = sample_size(images, request.config.images.eval_batch, share, LEAST_SAMPLE)
         if wanted < min(images, LEAST_SAMPLE):
             return f"a sample of fewer than {LEAST_SAMPLE} images tells of single ones, see evaluate.fraction"
@@ -231,7 +224,7 @@ def _drawn(request: NodeRequest, value: Any) -> str:
 
 
 def _part(request: NodeRequest, value: Any) -> str:
-    if not request.where.shared:
+    if not request.shared:
         return "parts of test sets are for simulations alone: a real node scores all that the run draws of its own"
     if not (_fit_domains(request, value) and DRAWN in request.given and {STARTS, STOPS} <= request.given.keys()):
         return f"{DRAWN}, {STARTS} and {STOPS} come together, one count for each domain"
@@ -267,9 +260,7 @@ RULES: dict[str, Rule] = {
     MEMORY_ROUND: lambda request, number: _rounds(request, [number]),
     RESUMED_AFTER: _rounds,
     CHOSEN: _rounds,
-    KEPT_IN: lambda request, _: (
-        "" if request.where.shared else "this node keeps its private parts in a folder of its own"
-    ),
+    KEPT_IN: lambda request, _: "" if request.shared else "this node keeps its private parts in a folder of its own",
     START_DIGEST: _any,
     DOMAINS: _domains,
     DRAWN: _drawn,

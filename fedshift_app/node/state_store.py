@@ -151,10 +151,9 @@ class StateStore:
             OSError: If it cannot be made.
         FedShiftError: If this is a new run, and what the node keeps of others fills its share of the disk.
         """
-        if self.folder is not None and not self.folder.is_dir():
-            self._make(self.folder)
-
-    def _make(self, folder: Path) -> None:
+        folder = self.folder
+        if folder is None or folder.is_dir():
+            return
         if not self.own:
             folder.mkdir(exist_ok=True)  # a run folder that is gone is not made again
             return

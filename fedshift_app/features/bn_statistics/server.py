@@ -175,12 +175,10 @@ class BatchNormStatistics(ServerFeature):
             except Refused as refused:
                 raise FederationError(f"BatchNorm's statistics of all nodes together: {refused}") from None
             return merge([(arrays, 1)], layers)
-        replies = scoring.ask(work, options)
         nodes = {node.node_id: node for node in scoring.nodes}
-        usable, problems = read_all(nodes, replies, channels, self.run, scoring.observe)
-        for node, reason in problems:
-            lost = checks.is_lost(reason)
-            scoring.leave_out(node, f"could not take BatchNorm's statistics: {reason}", lost=lost)
+        usable, problems = read_all(nodes, scoring.ask(work, options), channels, self.run, scoring.observe)
+        for node, why in problems:
+            scoring.leave_out(node, f"could not take BatchNorm's statistics: {why}", lost=checks.is_lost(why))
         if not usable:
             raise FederationError(
                 f"round {scoring.server_round}: no node delivered BatchNorm's statistics: {by_reason(problems)}"

@@ -110,8 +110,10 @@ class GeneralisationAdjustment(ServerFeature):
 
     def weights(self, updates: list[Update], training: Training, next: Weigh) -> list[float]:
         """Return the weights of the round."""
-        rule, indices = Options.read(self.run.config), [node.index for node in training.all_nodes]
-        weights, self.state = weigh(rule, updates, indices, self.state, training.server_round, self.run.rounds)
+        indices = [node.index for node in training.all_nodes]
+        weights, self.state = weigh(
+            Options.read(self.run.config), updates, indices, self.state, training.server_round, self.run.rounds
+        )
         return weights
 
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from fedshift_app.features.site_figures import due
-from fedshift_app.features.site_figures import numbers as site_numbers
-from fedshift_app.features.site_figures.numbers import Rows, Scored
+from fedshift_app.features.site_figures.numbers import Rows, Scored, figures, rounded
 from fedshift_clients.features import Call, Next, NodeFeature, Rate, Reply, Request
 from fedshift_clients.training.eval_slices import Scores
 from fedshift_clients.training.inputs import Observer
@@ -100,11 +99,11 @@ class SiteFiguresOnNode(NodeFeature):
 
     def in_steps(self, figures: Arrays, rates: Callable[[str], Rate], least: int) -> Arrays:
         """Return figures rounded, with intervals of the rounded ones."""
-        rounded: Arrays = {}
+        in_steps: Arrays = {}
         for domain in (name.removeprefix(SITE_COUNTS) for name in figures if name.startswith(SITE_COUNTS)):
             numbers = site_figures.from_arrays(figures, domain)
-            rounded |= site_numbers.rounded(numbers, rates(domain), least).arrays(domain)
-        return rounded
+            in_steps |= rounded(numbers, rates(domain), least).arrays(domain)
+        return in_steps
 
     def _watching(self, call: Call, whole: frozenset[str]) -> Callable[[ImageSet], Observer]:
         """Return what makes an observer of these whole test sets."""
@@ -130,4 +129,4 @@ class SiteFiguresOnNode(NodeFeature):
         least = call.client.setup.least_images
         if least > 1:  # a mark of scores that are not finite would tell of one image
             rows = replace(rows, p=np.nan_to_num(rows.p, nan=1 / rows.p.shape[1]))
-        return site_numbers.figures(rows, least).arrays(domain)
+        return figures(rows, least).arrays(domain)

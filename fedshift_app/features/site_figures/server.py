@@ -4,7 +4,7 @@ Their numbers are checked here. What a run shows of them is in :mod:`fedshift_ap
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flwr.app import RecordDict
@@ -30,18 +30,10 @@ from fedshift_core.wire.site_figures import (
     from_arrays,
     shapes,
 )
-from fedshift_strategies.features.base import Asked, Node, Scoring, ServerFeature, Steps
+from fedshift_strategies.features.base import Asked, Scoring, ServerFeature, Steps
 from fedshift_strategies.federation.evaluation import Answer
 
 ROUNDING = 1e-9
-
-
-class OfNode(NamedTuple):
-    """The figures of one node for one domain; None where it sent none."""
-
-    node: Node
-    domain: str
-    numbers: Any
 
 
 class SiteFigures(ServerFeature):
@@ -65,7 +57,7 @@ class SiteFigures(ServerFeature):
         yield Asked(lambda node: {self.ask: True}, when=asks, reads=(self.record,), read=self._read)
         if asks():
             each = [given for domain in self.run.domains for given in scoring.evaluation.extra(self.name, domain)]
-            scoring.result.passing[self.key] = [given for given in each if given.numbers is not None]
+            scoring.result.passing[self.key] = [given for given in each if given[-1] is not None]
 
     def is_due(self, server_round: int) -> bool:
         """Tell whether the run has such figures after a round."""
@@ -76,11 +68,11 @@ class SiteFigures(ServerFeature):
         return read(content, answers, self.run.num_classes)
 
     def _read(self, content: RecordDict, answers: Sequence[Answer]) -> Mapping[str, Any]:
-        """Return the figures of each domain of which the node scored all images, or has the first part."""
-        numbers = self.numbers(content, answers)
+        """Return index, domain and figures of each domain that was scored; None for figures that were not sent."""
+        numbers, domains = self.numbers(content, answers), [answer.part.domain for answer in answers]
         return {
-            answer.part.domain: OfNode(answer.node, answer.part.domain, numbers.get(answer.part.domain))
-            for answer in answers
+            domain: (answer.node.index, domain, numbers.get(domain))
+            for domain, answer in zip(domains, answers, strict=True)
         }
 
 

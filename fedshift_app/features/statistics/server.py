@@ -93,8 +93,8 @@ class SiteStatistics(ServerFeature):
         for reply in phase.query({node: {SITE_IMAGES: True} for node in new}):
             node = by_id[reply.metadata.src_node_id]
             try:
-                said = checks.config_of(checks.opened(reply, (CONFIG,)))
-                site = SiteImages.from_config(said, node.num_examples, BINS)
+                content = checks.opened(reply, (CONFIG,))
+                site = SiteImages.from_config(checks.config_of(content), node.num_examples, BINS)
             except Refused as refused:
                 if checks.is_lost(str(refused)):
                     silent[node] = str(refused)
@@ -121,9 +121,9 @@ class SiteStatistics(ServerFeature):
 
     def _lacking(self) -> str:
         """Return what nodes need and none tells, with why; empty if there is nothing."""
-        share, images = self._options.share, self._options.image_share
+        images = self._options.image_share
         sites, none = [site for _, site in self._sites.values()], f"none of {max(len(self._sites), 1)} nodes tells"
-        if share == "nodes" and not any(site.reports for site in sites):
+        if self._options.share == "nodes" and not any(site.reports for site in sites):
             why = some(sorted({site.kept for site in sites}) or [checks.NO_ANSWER], 3)
             return (
                 f"statistics.share=nodes: {none} statistics of its images ({why}); see statistics.least_images, and "
