@@ -243,8 +243,13 @@ def of_images(folder: Path) -> Ledger:
     place = folder.resolve()
     name = hashlib.sha256(str(place).encode()).hexdigest()[:16]
     stated = state_folder.state_dir() / state_folder.LEDGERS / f"{name}.json"
-    here = (place / FILE).exists() or os.access(place, os.W_OK | os.X_OK)
+    here = (place / FILE).exists() or can_be_written(place)
     return Ledger(place / FILE if here else stated, str(place), stated if here else None)
+
+
+def can_be_written(folder: Path) -> bool:
+    """Tell whether this process may make files in a folder."""
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def all_ledgers() -> list[Ledger]:

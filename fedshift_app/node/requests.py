@@ -6,16 +6,18 @@ The table ``ALLOWED`` says which keys each kind of message may have, ``RULES`` u
 value. The same rules hold in every engine; only parts of test sets (``starts``, ``stops``) are for simulated nodes.
 """
 
+import functools
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Self
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
 from fedshift_app.config.cross_checks import check_noise
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import data, pins, setup
+from fedshift_app.node import data, setup
 from fedshift_app.node.data import Place
 from fedshift_clients import features
 from fedshift_clients.calls import Request, is_count
@@ -86,11 +88,13 @@ def _sums(config: RunConfig) -> tuple[str, ...]:
     return tuple(written(strategy.sums(config.params()))) if config.federation.secure_sums else ()
 
 
+PINS = "pins"  # the record of context.state
+_FLOWER_RUN, _CONFIGURATION, _TRAINED = "flower-run", "configuration", "trained"
 #: Takes the request and the value; returns what the configuration says instead, empty where the value is allowed.
 Rule = Callable[[NodeRequest, Any], str]
 
 
-def admit(kind: str, msg: Message, context: Any) -> None:
+def admit(kind: str, msg: Message, context: Context) -> None:
     """Let a message pass, or refuse it before any work. What the run may not change any more is kept.
 
     Args:
@@ -112,7 +116,7 @@ def admit(kind: str, msg: Message, context: Any) -> None:
     if not where.shared:
         check_noise(config)
     check(request, msg.content)
-    pins.hold(msg, context, request.given, config, trains=kind == MessageType.TRAIN)
+    hold(request, msg, context)
 
 
 def check(request: NodeRequest, content: RecordDict) -> None:
@@ -267,3 +271,46 @@ RULES: dict[str, Rule] = {
     STARTS: _part,
     STOPS: _part,
 }
+
+
+# --- what a run may not change any more ----------------------------------------------------------------
+
+
+def hold(request: NodeRequest, msg: Message, context: Context) -> None:
+    """Keep what a run may not change from message to message, or refuse a message that has it otherwise.
+
+    The first configuration of a run (of Flower's run id) is kept as a hash in ``context.state``, with the run's own id,
+    the node's index and the digest of what nodes begin from. A run that is resumed is another one to Flower, and may
+    have more rounds. Where a run has noise, a node trains once in a round, and goes on to later ones only: the mean of
+    several noised updates of a round would have less noise.
+
+    Raises:
+        RequestError: With what differs.
+    """
+    given, privacy, flower_run = request.given, request.config.privacy, str(msg.metadata.run_id)
+    kept: dict[str, Any] = dict(config_record(context.state, PINS) or {})
+    if kept.get(_FLOWER_RUN) != flower_run:
+        kept = {_FLOWER_RUN: flower_run}
+    new = {key: given[key] for key in (RUN_ID, NODE_INDEX, START_DIGEST) if key in given}
+    for key, value in {_CONFIGURATION: _digest(str(given[RUN])), **new}.items():
+        if kept.setdefault(key, value) != value:
+            found, before = f"{key}={value!r}", f", it was {kept[key]!r} before"
+            found, before = ("another configuration", "") if key == _CONFIGURATION else (found, before)
+            _refuse(f"the server sends {found} within one run{before}; a run has one from its start")
+    if request.kind == MessageType.TRAIN and privacy.name != "none":
+        server_round, last = request.server_round, int(kept.get(_TRAINED, 0))
+        if server_round <= last:
+            _refuse(
+                f"the server sends {SERVER_ROUND}={server_round}, but this node has trained in round {last} "
+                f"and this run has privacy.name={privacy.name}: a round's update leaves a node once"
+            )
+        kept[_TRAINED] = server_round
+    context.state[PINS] = ConfigRecord(kept)
+
+
+@functools.lru_cache(maxsize=4)
+def _digest(run_json: str) -> str:
+    """Return the SHA-256 of a configuration, without what the server decides after the first answers."""
+    config = setup.read_config(run_json)
+    settled = config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": ""})})
+    return hashlib.sha256(settled.model_dump_json().encode()).hexdigest()

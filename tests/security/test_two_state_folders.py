@@ -49,7 +49,7 @@ def test_what_was_spent_before_ledgers_lay_with_the_images_is_taken_over(folder:
 def test_a_folder_that_cannot_be_written_has_its_ledger_in_the_state_folder(
     folder: NodeFolder, policy: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger.os, "access", lambda *_given: False)  # as for whoever is not root
+    monkeypatch.setattr(ledger, "can_be_written", lambda folder: False)  # as for whoever is not root
     owner = policy(rounds_per_day=1)
     for kind in (MessageType.QUERY, MessageType.TRAIN):
         answered(run(folder, policy=owner), kind)
