@@ -116,7 +116,8 @@ def own_images(config: RunConfig, where: Place) -> Own:
     """Return a node's own images; of one of several domains what a node of each alone has, one after the other.
 
     Raises:
-        DataError: If they are missing or broken, the domain has too few, or two domains are one folder.
+        DataError: If they are missing or broken, the domain has too few, two domains are one folder, or images are to
+            be mixed and the site states which ones to validate on.
     """
     if where.others:  # a real node of several domains
         catalog.check_own_files(config.dataset.kind, where.domains, where.source)
@@ -125,7 +126,16 @@ def own_images(config: RunConfig, where: Place) -> Own:
         return _together(config, {domain: own.train for domain, own in each.items()}, validated)
     given = given_validation(config, where) if config.allocation.validation_fraction > 0 else None
     if where.shared and config.allocation.mixing > 0:
-        return _mixed_images(config, where, given)
+        if given is not None:
+            raise DataError(
+                f"allocation.mixing={config.allocation.mixing:g}: {where.domain!r} states which images are for "
+                "validation, and these stay where they are; allowed is allocation.validation_fraction=0, or mixing=0"
+            )
+        train, validation = (
+            {domain: _take(config, where, domain, index) for domain, index in parts.items()}
+            for parts in holdings.exchanged(config, where.num_partitions)[where.partition_id]
+        )
+        return _together(config, train, validation)
     parts = _parts(config, where, given)
 
     def taken(index: Indices) -> ImageSet | None:
@@ -171,24 +181,6 @@ def train_places(config: RunConfig, where: Place) -> Mapping[str, Indices]:
         return {domain: train_places(config, where.alone(domain))[domain] for domain in where.domains}
     given = given_validation(config, where) if config.allocation.validation_fraction > 0 else None
     return {where.domain: _parts(config, where, given).train}
-
-
-def _mixed_images(config: RunConfig, where: Place, given: ImageSet | None) -> Own:
-    """Return the images of a simulated node that holds some of several domains.
-
-    Raises:
-        DataError: If they are missing or broken, or the node's site states images to validate on, which are of one.
-    """
-    if given is not None:
-        raise DataError(
-            f"allocation.mixing={config.allocation.mixing:g}: {where.domain!r} states which images are for validation, "
-            "and these stay where they are; allowed is allocation.validation_fraction=0, or mixing=0"
-        )
-    train, validation = (
-        {domain: _take(config, where, domain, index) for domain, index in parts.items()}
-        for parts in holdings.exchanged(config, where.num_partitions)[where.partition_id]
-    )
-    return _together(config, train, validation)
 
 
 def _together(config: RunConfig, train: Mapping[str, ImageSet], validation: Mapping[str, ImageSet]) -> Own:

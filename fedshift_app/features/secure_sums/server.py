@@ -38,7 +38,7 @@ from fedshift_core.secure.layout import COUNTS, KNOWLEDGE, LOSSES, REPORTS, WEIG
 from fedshift_core.secure.statement import LEAST_HOLDERS, largest, summed
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import encode
-from fedshift_strategies.contributions import Declaration, Own, Whole, check_contribution
+from fedshift_strategies.contributions import Own, Whole, check_contribution
 from fedshift_strategies.features.base import (
     Asked,
     Gather,
@@ -210,7 +210,13 @@ class SecureSums(ServerFeature):
         knowledge = {name: self._mean(name, sums, len(arrived)) for name in declared}
         announced = np.array([node.class_counts for node in arrived], np.int64).sum(axis=0).tolist()
         check_contribution(knowledge, declared, self.run.sizes, announced, self.run.config.federation.max_value)
-        self._check_whole(training.method.comparable(knowledge, arrived), declared)
+        most = self._options.secure_sums_range
+        for name, array in training.method.comparable(knowledge, arrived).items():  # floats each node holds against it
+            if isinstance(declared[name], Whole) and (size := largest_of(array)) > most:
+                raise Refused(
+                    f"{name} comes to {size:.3g} for an image, allowed is {most:g} at most "
+                    "(federation.secure_sums_range)"
+                )
         metrics = {
             term: float(sums[LOSSES + term]) / float(sums[REPORTS + term])
             for term in self._common[wire.SECURE_TERMS]
@@ -218,16 +224,6 @@ class SecureSums(ServerFeature):
         }
         images = sum(node.num_examples for node in arrived)
         return Update(arrived[0], encode(arrays), knowledge, images, metrics, sent.check(arrays), tuple(arrived))
-
-    def _check_whole(self, comparable: Arrays, declared: Declaration) -> None:
-        """Hold what sums of whole numbers come to for an image against the run's range, as each node holds floats."""
-        most = self._options.secure_sums_range
-        for name, array in comparable.items():
-            if isinstance(declared[name], Whole) and (size := largest_of(array)) > most:
-                raise Refused(
-                    f"{name} comes to {size:.3g} for an image, allowed is {most:g} at most "
-                    "(federation.secure_sums_range)"
-                )
 
     def _mean(self, name: str, sums: Arrays, nodes: int) -> NDArray[Any]:
         """Return the mean of a contribution, as its kind of sum says."""
