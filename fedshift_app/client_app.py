@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 
@@ -11,16 +10,24 @@ from flwr.clientapp import ClientApp
 
 from fedshift_app.config import registry
 from fedshift_app.flower import simulating
-from fedshift_app.node import loading, out_log, reasons, received_model, requests, setup, state_store
-from fedshift_app.node import memory as node_memory
-from fedshift_app.node import one_time_payload as node_payload
-from fedshift_app.node import owner as node_owner
+from fedshift_app.node import (
+    loading,
+    memory,
+    one_time_payload,
+    out_log,
+    owner,
+    reasons,
+    received_model,
+    requests,
+    setup,
+    state_store,
+)
 from fedshift_app.node.feature_state import kept_for
 from fedshift_app.node.introducing import introduce
 from fedshift_app.node.owner import Owner
 from fedshift_app.node.place import Place
 from fedshift_app.run import console
-from fedshift_clients.base import DomainClient, RoundInputs
+from fedshift_clients.base import RoundInputs
 from fedshift_clients.features import Call
 from fedshift_core.features import ours
 from fedshift_core.limits import plain
@@ -85,12 +92,12 @@ def _as_asked(kind: str, msg: Message, context: Context, work: Work) -> RecordDi
     (:mod:`fedshift_app.node.owner`); what that does not let out of the reply stays. What leaves a real node is logged
     there last (:mod:`fedshift_app.node.out_log`).
     """
-    node_owner.admit_code(context)
+    owner.admit_code(context)
     was_packed = has_packed(msg.content)
     if was_packed:
         msg.content = unpacked(msg.content)
     requests.admit(kind, msg, context)
-    allowed = node_owner.admit(kind, msg, context)
+    allowed = owner.admit(kind, msg, context)
     reply = allowed.leaves(kind, work(msg, context, allowed))
     received_model.keep(kind, msg, context)
     content = packed(reply) if was_packed else reply
@@ -99,38 +106,22 @@ def _as_asked(kind: str, msg: Message, context: Context, work: Work) -> RecordDi
 
 
 def _train(msg: Message, context: Context, allowed: Owner) -> RecordDict:
-    called = open_client(msg, context, allowed.where)
-    reply = called.client.train(called.call)
-    kept, knowledge = bool(called.client.memory), encode(reply.knowledge or {})
-    done = WorkReply(reply.images, reply.metrics, kept, called.started_anew, encode(reply.weights), knowledge)
-    return done.to_record()
+    call, started_anew = open_client(msg, context, allowed.where)
+    reply = call.client.train(call)
+    kept, knowledge = bool(call.client.memory), encode(reply.knowledge or {})
+    return WorkReply(reply.images, reply.metrics, kept, started_anew, encode(reply.weights), knowledge).to_record()
 
 
 def _evaluate(msg: Message, context: Context, allowed: Owner) -> RecordDict:
-    called = open_client(msg, context, allowed.where)
-    reply = called.client.scores(called.call)
+    call, started_anew = open_client(msg, context, allowed.where)
+    reply = call.client.scores(call)
     records = reply.records if reply.knowledge is None else {KNOWLEDGE: reply.knowledge}
     encoded = {name: encode(arrays) for name, arrays in records.items()}
-    return WorkReply(reply.images, reply.metrics, started_anew=called.started_anew, records=encoded).to_record()
+    return WorkReply(reply.images, reply.metrics, started_anew=started_anew, records=encoded).to_record()
 
 
-@dataclass(frozen=True)
-class Called:
-    """A client that is ready for a message.
-
-    Attributes:
-        client: With its knowledge and its memory.
-        call: What it is asked.
-        started_anew: What the node must have kept is gone.
-    """
-
-    client: DomainClient
-    call: Call
-    started_anew: bool
-
-
-def open_client(msg: Message, context: Context, where: Place | None = None) -> Called:
-    """Return the client that answers a message about weights.
+def open_client(msg: Message, context: Context, where: Place | None = None) -> tuple[Call, bool]:
+    """Return what a message about weights asks of a client, which is ready for it; whether what it had kept is gone.
 
     Args:
         msg: The message.
@@ -145,10 +136,10 @@ def open_client(msg: Message, context: Context, where: Place | None = None) -> C
     where = where or setup.place(config, context, request.header.engine)
     client = setup.make_client(config, where, request.node_index)
     store = state_store.store_for(request.header, where)
-    node_payload.begin(client, request.header, request.start, store)
+    one_time_payload.begin(client, request.header, request.start, store)
     trains = msg.metadata.message_type == MessageType.TRAIN
-    memory = node_memory.recall(store, context, request.server_round if trains else None, where.domain)
-    client.prepare(RoundInputs(decode(request.knowledge), request.scalars, memory or {}))
+    kept = memory.recall(store, context, request.server_round if trains else None, where.domain)
+    client.prepare(RoundInputs(decode(request.knowledge), request.scalars, kept or {}))
     sent = decode(request.weights)
     loading.in_order(sent, client, "the server's")
     call = Call.to(
@@ -160,6 +151,6 @@ def open_client(msg: Message, context: Context, where: Place | None = None) -> C
         state=partial(kept_for, context),
         records={name: decode(record) for name, record in request.records.items()},
         started=started,
-        keep=lambda: node_memory.keep(store, context, client.server_round, client.memory),
+        keep=lambda: memory.keep(store, context, client.server_round, client.memory),
     )
-    return Called(client, call, started_anew=memory is None)
+    return call, kept is None

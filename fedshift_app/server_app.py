@@ -25,9 +25,7 @@ from fedshift_app.flower.internals import (
     watch_replies,
 )
 from fedshift_app.flower.quick_grid import PLAIN_WAITS, quicken
-from fedshift_app.node import copies, setup, state_store
-from fedshift_app.node import data as node_data
-from fedshift_app.node import one_time_payload as node_payload
+from fedshift_app.node import copies, data, one_time_payload, setup, state_store
 from fedshift_app.run import (
     build,
     checkpoints,
@@ -137,9 +135,9 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     skipped, copied = list[dict[str, str]](), list[str]()
     if simulated:  # a real node tells of its images its owner alone
         with looks.handed_on():
-            skipped = node_data.skipped(config)
+            skipped = data.skipped(config)
             if past is None:
-                about["images"], copied = node_data.fingerprints(config), copies.of_run(config, len(nodes))
+                about["images"], copied = data.fingerprints(config), copies.of_run(config, len(nodes))
         precomputing.ahead(
             ready.settled,
             ready.beginning.model,
@@ -170,13 +168,13 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
 
 def _check(grid: Grid, run_config: Any, config: RunConfig, past: Past | None, engine: str) -> None:
     """Refuse what can be refused before the nodes are asked."""
-    node_data.forget()  # nodes may be in this process, after those of another run
+    data.forget()  # nodes may be in this process, after those of another run
     if past is not None:
         resuming.check_engine(past, engine)
         resuming.check_images(past, config)
     if is_simulation_grid(grid) and not os.environ.get(STATUS_FILE):  # `fedshift run` has counted itself
-        before = None if past is None else past.num_nodes
-        console.log.info("%s", flwr_run.look(config, grid, before), extra={"event": "nodes"})
+        nodes = flwr_run.look(config, grid, None if past is None else past.num_nodes)
+        console.log.info("%s", nodes, extra={"event": "nodes"})
     naming.check_free(*_place(run_config), None if past is None else past.path)
 
 
@@ -200,7 +198,7 @@ def _begin(
     first = console.describe(config, folder.engine, nodes, strategy.features)
     console.log.info("%s", "\n  ".join((first, *filter(None, ready.lines))), extra={"event": "started"})
     if start:
-        node_payload.write(folder.path / checkpoints.FOLDER, start)
+        one_time_payload.write(folder.path / checkpoints.FOLDER, start)
     if skipped:
         write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
         fields = {"event": "skipped", "images": len(skipped)}
@@ -253,9 +251,8 @@ def _rounds(
     grid: Grid, config: RunConfig, strategy: DomainStrategy, initial: ArrayRecord, folder: RunFolder, past: Past | None
 ) -> None:
     """Run all rounds that are left, and write the summary."""
-    checkpoint = past.checkpoint if past is not None else None
     kept_in = "" if folder.engine == setup.DEPLOYMENT else str(folder.nodes_folder)
-    kept = dict(checkpoint.memory) if checkpoint is not None else {}
+    kept = dict(past.checkpoint.memory) if past is not None and past.checkpoint is not None else {}
     strategy.memory = NodeMemory(folder.run_id, kept_in, folder.resumed_after, kept, folder.chosen)
     if past is not None:
         console.log.info(

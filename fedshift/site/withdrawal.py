@@ -95,9 +95,8 @@ def _place(node: SiteNode, config: RunConfig) -> tuple[Place, Policy]:
     allowed = policy.load(str(node.config.get(policy.POLICY, policy.STRICT))).policy
     assert where.source.data_dir is not None  # of a real node
     where = replace(where, guard=partition.guard(allowed, ledger.of_images(where.source.data_dir)))
-    for rule in policy_rules.RULES:
-        if why := rule(allowed, config, where):
-            raise PolicyError(why)
+    if why := next(policy_rules.refusals(allowed, config, where), ""):
+        raise PolicyError(why)
     return where, allowed
 
 

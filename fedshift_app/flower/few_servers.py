@@ -7,7 +7,7 @@ remains what Ray expects: a process that lives as long as its node, and a file f
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -45,25 +45,19 @@ def few_servers(options: Mapping[str, Any]) -> Iterator[None]:
     program = os.environ.get(RAY_WORKER)
     chosen = {"no_monitor": True, **({"worker_path": program} if program else {})}
     make, start = parameter.RayParams, services.start_ray_process
+
+    def without_agents(command: list[str], process_type: str, *given: Any, **options: Any) -> Any:
+        command = with_placeholders(command) if process_type == "raylet" else command
+        return start(command, process_type, *given, **options)
+
     with ExitStack() as stack:
         for module, name, ours in (
             (services, "start_api_server", lambda *_given, **_options: (None, None)),
-            (services, "start_ray_process", _without_agents(start)),
+            (services, "start_ray_process", without_agents),
             (parameter, "RayParams", lambda **options: make(**(options | chosen))),
         ):
             stack.enter_context(patch.object(module, name, ours))
         yield
-
-
-def _without_agents(start: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a ``start_ray_process`` whose raylet gets placeholders for its agents."""
-
-    def started(command: list[str], process_type: str, *given: Any, **options: Any) -> Any:
-        return start(
-            with_placeholders(command) if process_type == "raylet" else command, process_type, *given, **options
-        )
-
-    return started
 
 
 def with_placeholders(command: list[str]) -> list[str]:

@@ -96,13 +96,13 @@ def notice_restarts(grid: Any, every: float = 2.0, clock: Callable[[], float] = 
                 sent, since = pending[key]
                 if now.get(sent.dst_node_id, since) != since:
                     del pending[key]
-                    replies.append(_error(key, NODE_UNAVAILABLE, "the node was started anew", sent))
+                    replies.append(_started_anew(key, sent))
         return replies
 
     grid.push_messages, grid.pull_messages = pushed, pulled
 
 
-def _error(question: str, code: int, reason: str, like: Metadata) -> Message:
+def _started_anew(question: str, like: Metadata) -> Message:
     """Return the SuperLink's word for an answer to a message with this id, as Flower makes it."""
     metadata = Metadata(
         run_id=like.run_id,
@@ -115,7 +115,7 @@ def _error(question: str, code: int, reason: str, like: Metadata) -> Message:
         created_at=like.created_at,
         ttl=like.ttl,
     )
-    return _made(metadata, Error(code, reason))
+    return _made(metadata, Error(NODE_UNAVAILABLE, "the node was started anew"))
 
 
 def _made(metadata: Metadata, error: Error) -> Message:
@@ -204,7 +204,7 @@ def dropping_malformed(inflate: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:  # any type: the node chooses the bytes
             problem = type(error).__name__
         log.warning("a reply that is not a Flower message was dropped (%s)", problem, extra={"event": "malformed"})
-        return _error("", 0, "malformed", NOTHING)
+        return _made(NOTHING, Error(0, "malformed"))
 
     read.guarded = True  # type: ignore[attr-defined]
     return read

@@ -63,7 +63,13 @@ def _init_ray(_backend: Any, backend_config: dict[str, Any]) -> None:
     if os.environ.get("RAY_ADDRESS"):
         ray.init(runtime_env={"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}, **options)
         return
-    _close()
+    if not os.environ.get(
+        MODE
+    ):  # each process inherits the token from this one's environment; no call is served without
+        from ray._raylet import Config  # type: ignore[attr-defined]
+
+        os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32)}
+        Config.initialize("")  # Ray read its environment on import
     if sys.platform == "linux":
         options = {"_node_ip_address": LOOPBACK} | options
     # local: without an address Ray joins what `ray start` noted on this machine, even if that is long dead.
@@ -103,15 +109,6 @@ def _given_up(why: str) -> FederationError:
         write_atomically(Path(file), json.dumps({"state": "failed", "run_folder": None, "error": str(error)}))
         print(ALL_WRITTEN, flush=True)
     return error
-
-
-def _close() -> None:
-    """Make a token, which every Ray process inherits from this one's environment; calls without it are refused."""
-    if not os.environ.get(MODE):
-        from ray._raylet import Config  # type: ignore[attr-defined]
-
-        os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32)}
-        Config.initialize("")  # Ray read its environment on import
 
 
 def process_message(self: Any, message: Message, context: Context) -> tuple[Message, Context]:

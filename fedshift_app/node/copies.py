@@ -36,8 +36,12 @@ def of_run(config: RunConfig, nodes: int) -> list[str]:
     if catalog.get(config.dataset.kind).own is None:
         return []
     sets = [role for domain in config.dataset.domains for role in _roles(config, domain, nodes)]
-    parts = [(domain, split) for domain, split in read_parts(config) if split == "validation"]
-    return _lines(sets, {domain: holdings.read(config.dataset, domain, split) for domain, split in parts})
+    validated = {
+        domain: holdings.read(config.dataset, domain, split)
+        for domain, split in read_parts(config)
+        if split == "validation"
+    }
+    return _lines(sets, validated)
 
 
 def _roles(config: RunConfig, domain: str, nodes: int) -> list[Role]:

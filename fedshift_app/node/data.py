@@ -113,16 +113,29 @@ def public_images(
 
 
 def own_images(config: RunConfig, where: Place) -> Own:
-    """Return a node's own images.
+    """Return a node's own images; of one of several domains what a node of each alone has, one after the other.
 
     Raises:
-        DataError: If they are missing or broken, or the domain has too few.
+        DataError: If they are missing or broken, the domain has too few, two domains are one folder, or images are to
+            be mixed and the site states which ones to validate on.
     """
-    if where.others:
-        return _images_of_sites(config, where)
+    if where.others:  # a real node of several domains
+        catalog.check_own_files(config.dataset.kind, where.domains, where.source)
+        each = {domain: own_images(config, where.alone(domain)) for domain in where.domains}
+        validated = {domain: own.validation for domain, own in each.items() if own.validation is not None}
+        return _together(config, {domain: own.train for domain, own in each.items()}, validated)
     given = given_validation(config, where) if config.allocation.validation_fraction > 0 else None
     if where.shared and config.allocation.mixing > 0:
-        return _mixed_images(config, where, given)
+        if given is not None:
+            raise DataError(
+                f"allocation.mixing={config.allocation.mixing:g}: {where.domain!r} states which images are for "
+                "validation, and these stay where they are; allowed is allocation.validation_fraction=0, or mixing=0"
+            )
+        train, validation = (
+            {domain: _take(config, where, domain, index) for domain, index in parts.items()}
+            for parts in holdings.exchanged(config, where.num_partitions)[where.partition_id]
+        )
+        return _together(config, train, validation)
     parts = _parts(config, where, given)
 
     def taken(index: Indices) -> ImageSet | None:
@@ -150,6 +163,12 @@ def _parts(config: RunConfig, where: Place, given: ImageSet | None) -> Parts:
     return parts if where.guard is None else where.guard.without_few(parts, pool.y, where.domain)
 
 
+def class_counts(config: RunConfig, where: Place) -> list[int]:
+    """Return how many training images of each class a node has."""
+    counts: list[int] = np.bincount(own_images(config, where).train.y, minlength=_classes(config)).tolist()
+    return counts
+
+
 def train_places(config: RunConfig, where: Place) -> Mapping[str, Indices]:
     """Return by domain which images of its pool a node trains on.
 
@@ -157,41 +176,11 @@ def train_places(config: RunConfig, where: Place) -> Mapping[str, Indices]:
         DataError: As :func:`own_images`.
     """
     if where.shared and config.allocation.mixing > 0:
-        return holdings.mixed_parts(config, where.num_partitions, where.partition_id)[0]
+        return holdings.exchanged(config, where.num_partitions)[where.partition_id][0]
     if where.others:
         return {domain: train_places(config, where.alone(domain))[domain] for domain in where.domains}
     given = given_validation(config, where) if config.allocation.validation_fraction > 0 else None
     return {where.domain: _parts(config, where, given).train}
-
-
-def _mixed_images(config: RunConfig, where: Place, given: ImageSet | None) -> Own:
-    """Return the images of a simulated node that holds some of several domains.
-
-    Raises:
-        DataError: If they are missing or broken, or the node's site states images to validate on, which are of one.
-    """
-    if given is not None:
-        raise DataError(
-            f"allocation.mixing={config.allocation.mixing:g}: {where.domain!r} states which images are for validation, "
-            "and these stay where they are; allowed is allocation.validation_fraction=0, or mixing=0"
-        )
-    train, validation = (
-        {domain: _take(config, where, domain, index) for domain, index in parts.items()}
-        for parts in holdings.mixed_parts(config, where.num_partitions, where.partition_id)
-    )
-    return _together(config, train, validation)
-
-
-def _images_of_sites(config: RunConfig, where: Place) -> Own:
-    """Return the images of a real node of several domains: of each what a node of it alone has, one after the other.
-
-    Raises:
-        DataError: As :func:`own_images`, or if two domains are one folder.
-    """
-    catalog.check_own_files(config.dataset.kind, where.domains, where.source)
-    each = {domain: own_images(config, where.alone(domain)) for domain in where.domains}
-    validation = {domain: own.validation for domain, own in each.items() if own.validation is not None}
-    return _together(config, {domain: own.train for domain, own in each.items()}, validation)
 
 
 def _together(config: RunConfig, train: Mapping[str, ImageSet], validation: Mapping[str, ImageSet]) -> Own:
@@ -246,7 +235,12 @@ def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
     else:
         images = _split(config, where, "test", domain)
     if where.shared and shift.label_mix == "own":
-        return images.select(_mixed_test(config, where, domain, images.y))
+        dealt = holdings.dealt(config, where.num_partitions)
+        parts = holdings.parts_of(config, where.num_partitions, where.domain)[where.partition_id]
+        # With the validation part, which is no reason to be tested on other images.
+        held = _split(config, where, "train", where.domain).y[np.concatenate([parts.train, parts.validation])]
+        mix = np.bincount(held, minlength=_classes(config))
+        return images.select(mixed_test(dealt, where.partition_id, domain, mix, images.y, config.seed))
     if not where.shared or config.allocation.test_fraction == 0:
         return images
     chosen = holdings.test_parts(config, where.num_partitions, domain)
@@ -322,17 +316,6 @@ def skipped(config: RunConfig) -> list[dict[str, str]]:
     ]
 
 
-def _mixed_test(config: RunConfig, where: Place, domain: str, labels: Indices) -> Indices:
-    """Return which of a domain's test images, of these labels, the node is scored on."""
-    parts = holdings.parts_of(config, where.num_partitions, where.domain)[where.partition_id]
-    # With the validation part, which is no reason to be tested on other images.
-    held = _split(config, where, "train", where.domain).y[np.concatenate([parts.train, parts.validation])]
-    mix = np.bincount(held, minlength=_classes(config))
-    return mixed_test(
-        holdings.dealt(config, where.num_partitions), where.partition_id, domain, mix, labels, config.seed
-    )
-
-
 def _take(config: RunConfig, where: Place, domain: str, index: Indices) -> ImageSet:
     """Return images by their index into the domain's pool: its training, then maybe its test split."""
     train = _split(config, where, "train", domain)
@@ -370,11 +353,8 @@ def _corrupted(config: RunConfig, domain: str, source: Source, shared: bool) -> 
     return clean.but(x=broken)
 
 
-_REMEMBERED = (_public, _both_splits, _corrupted)  # by the configuration, not by what is on the disk
-
-
 def forget() -> None:
     """Forget images and who holds them, at a run's start: files may have changed since the last of this process."""
     holdings.forget()
-    for function in _REMEMBERED:
+    for function in (_public, _both_splits, _corrupted):  # remembered by the configuration, not by what is on the disk
         function.cache_clear()

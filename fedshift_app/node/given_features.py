@@ -28,15 +28,17 @@ def of(config: RunConfig, where: Place | None) -> tuple[Given, Callable[[], Mapp
         DataError: If the file cannot be used.
     """
     own = where is not None and not where.shared
-    source = where.source if where is not None and own else config.dataset.source()
+    if where is None or where.shared:
+        source, domains = config.dataset.source(), config.dataset.domains
+    else:
+        source, domains = where.source, where.domains
     if source.data_dir is None:
         raise ConfigError(f"{KEY} needs data-dir, where the file is")
     file = source.data_dir / config.dataset.features
     given = given_features.read(file)
     if config.model.name != (expected := f"{GIVEN}:{given.width}"):
         raise ConfigError(f"{KEY}: {shown(file)} needs model.name={expected}, found {config.model.name}")
-    domains = where.domains if where is not None and own else config.dataset.domains
-    return given, functools.partial(_by_mark, config.dataset, source, tuple(domains), own, file, given.sha256)
+    return given, functools.partial(_by_mark, config.dataset, source, domains, own, file, given.sha256)
 
 
 @functools.lru_cache(maxsize=2)

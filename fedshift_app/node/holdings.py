@@ -71,17 +71,13 @@ def test_parts(config: RunConfig, num_nodes: int, domain: str) -> Indices:
 
 
 @functools.lru_cache(maxsize=4)
-def _exchanged(config: RunConfig, num_nodes: int) -> list[tuple[dict[str, Indices], dict[str, Indices]]]:
+def exchanged(config: RunConfig, num_nodes: int) -> list[tuple[dict[str, Indices], dict[str, Indices]]]:
+    """Return by domain what each node of the simulation trains and validates on (``allocation.mixing``)."""
     homes, share, seed = dealt(config, num_nodes), config.allocation.mixing, config.seed
     held = [parts_of(config, num_nodes, home)[node] for node, home in enumerate(homes)]
     train = shares.exchanged(homes, [part.train for part in held], share, "train", seed)
     validation = shares.exchanged(homes, [part.validation for part in held], share, "validation", seed)
     return list(zip(train, validation, strict=True))
-
-
-def mixed_parts(config: RunConfig, num_nodes: int, node: int) -> tuple[Mapping[str, Indices], Mapping[str, Indices]]:
-    """Return by domain what a node of the simulation trains and validates on (``allocation.mixing``)."""
-    return _exchanged(config, num_nodes)[node]
 
 
 def read(
@@ -97,11 +93,8 @@ def read(
     return load(dataset.kind, domain, split, source, dataset.size, dataset.form())
 
 
-_REMEMBERED = (parts_of, _exchanged, test_parts)  # by the configuration, not by what is on the disk
-
-
 def forget() -> None:
     """Forget how images are dealt, and the images: their files may have changed."""
     catalog.forget()
-    for function in _REMEMBERED:
+    for function in (parts_of, exchanged, test_parts):  # remembered by the configuration, not by what is on the disk
         function.cache_clear()

@@ -134,8 +134,9 @@ class Book(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         if question in asked:
             return ""
         if asked and per_run is not None and len(asked) >= per_run:
-            questions = plural(per_run, "other question")
-            return f"this run has had scores for {questions}, allowed are scores.per_run={per_run}"
+            return (
+                f"this run has had scores for {plural(per_run, 'other question')}, allowed are scores.per_run={per_run}"
+            )
         if run not in recent and runs_per_day is not None and len(recent) >= runs_per_day:
             runs = plural(runs_per_day, "other run")
             return f"{runs} had scores within 24 hours, allowed are scores.runs_per_day={runs_per_day}"

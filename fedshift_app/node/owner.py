@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import ledger, own_code, partition, policy, policy_rules, rounding, setup
-from fedshift_app.node.data import Place, own_images
+from fedshift_app.node.data import Place, class_counts, own_images
 from fedshift_app.node.ledger import Book, Cost, Ledger
 from fedshift_app.node.place import PolicyError
 from fedshift_app.node.policy import Policy
@@ -138,11 +137,6 @@ class Owner:
         """Tell whether features declare that a number of these kinds of messages is one of the node's own images."""
         return any(key.fits(name) for kind in kinds for key in features.of(self.config).images(kind))
 
-    def _own_counts(self) -> list[int]:
-        """Return the training images of each class."""
-        counts: list[int] = np.bincount(own_images(self.config, self.where).train.y).tolist()
-        return counts
-
     # --- before the reply leaves -----------------------------------------------------------------------
 
     def leaves(self, kind: str, reply: RecordDict) -> RecordDict:
@@ -162,7 +156,7 @@ class Owner:
             numbers[WITHHELD] = 1
         if kind == MessageType.TRAIN:
             if self._few_in_sums:
-                numbers[NUM_EXAMPLES] = sum(self.announced(self._own_counts()))
+                numbers[NUM_EXAMPLES] = sum(self.announced(class_counts(self.config, self.where)))
             self._check_contribution(decode(reply.array_records[KNOWLEDGE]))
         if self.question:
             rounding.round_scores(kind, reply, self.config, self.where)
@@ -206,8 +200,8 @@ class Owner:
     def _check_contribution(self, knowledge: Arrays) -> None:
         if not knowledge:
             return
-        counted = knowledge.get(IMAGES_BY_CLASS)
-        counts = self._own_counts() if counted is None else counted.tolist()  # else of all that it has trained on
+        counted = knowledge.get(IMAGES_BY_CLASS)  # of all that it has trained on
+        counts = class_counts(self.config, self.where) if counted is None else counted.tolist()
         strategy, least = self.config.declared.strategy_class(), 1 if self._few_in_sums else self.least_images
         for name in knowledge:
             word = behind(strategy, name, self.config.method)
@@ -307,8 +301,7 @@ def admit(kind: str, msg: Message, context: Context) -> Owner:
     with _told_at_home("this node's ledger cannot be read or written"):
         where = replace(where, guard=partition.guard(allowed, own))
     owner = Owner(allowed, config, where, run, own, rounding.question(kind, msg.content, config, where))
-    for rule in policy_rules.RULES:
-        _refuse(rule(allowed, config, where))
+    _refuse(next(policy_rules.refusals(allowed, config, where), ""))
     most, size = allowed.largest_in, num_bytes(msg.content)
     if most is not None and size > most:
         raise PolicyError(f"the message has {plural(size, 'byte')}, allowed are largest_in={most}")

@@ -7,7 +7,7 @@ message and to its reply is in :mod:`fedshift_app.node.owner`. A simulated node 
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,6 +29,7 @@ from fedshift_app.node import own_code
 from fedshift_clients.models.catalog import NETWORKS, family_of
 from fedshift_core import yaml_files
 from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import Registry
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.params import ConfigModel
 from fedshift_core.secure.identity import FINGERPRINT
@@ -52,16 +53,11 @@ def listed(values: Mapping[str, Any]) -> str:
     return in_yaml(dict(values))[1:-1]
 
 
-def _find_network(name: str) -> None:
-    if family_of(name) is None:  # of a library, which would have to be imported
-        NETWORKS.named(name, "networks")
-
-
-#: What finds a name of a key, or refuses it: a misspelt one would refuse every run.
-_FIND: dict[str, Callable[[str], object]] = {
-    "methods": lambda name: registry.METHODS.named(name, "methods"),
-    "networks": _find_network,
-    "features": lambda name: registry.FEATURES.named(name, "features"),
+#: What knows the names of a key: a misspelt one would refuse every run.
+_KNOWN: dict[str, Registry[Any]] = {
+    "methods": registry.METHODS,
+    "networks": NETWORKS,
+    "features": registry.FEATURES,
 }
 #: ``any``, or a list of names.
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
@@ -226,9 +222,11 @@ class Policy(_Section):
     def _are_known(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if ANY in names and len(names) > 1:
             raise ValueError(f"{ANY} stands alone, found {as_found(list(names))}")
-        for name in names:
-            if name != ANY:
-                _FIND.get(str(info.field_name), str)(name)
+        key = str(info.field_name)
+        for name in names if key in _KNOWN else ():
+            in_library = key == "networks" and family_of(name) is not None  # which would have to be imported
+            if name != ANY and not in_library:
+                _KNOWN[key].named(name, key)
         return names
 
     @model_validator(mode="after")

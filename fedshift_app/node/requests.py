@@ -6,21 +6,21 @@ The table ``ALLOWED`` says which keys each kind of message may have, ``RULES`` u
 value. The same rules hold in every engine; only parts of test sets (``starts``, ``stops``) are for simulated nodes.
 """
 
+import functools
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Self
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
 from fedshift_app.config.cross_checks import check_noise
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import data as node_data
-from fedshift_app.node import pins, setup
+from fedshift_app.node import data, setup
 from fedshift_app.node.data import Place
 from fedshift_clients import features
 from fedshift_clients.calls import Request, is_count
-from fedshift_clients.features import Features
 from fedshift_core.errors import RequestError
 from fedshift_core.limits import MOST_NAME, Refused, plain
 from fedshift_core.secure.layout import written
@@ -58,20 +58,18 @@ class NodeRequest(Request):
     """A message to a node, and what it is held against.
 
     Attributes:
-        run: The configuration of the run, whole.
+        config: The configuration of the run, whole.
         where: The node.
-        features: What composes with the method in this run.
     """
 
-    run: RunConfig
+    config: RunConfig
     where: Place
-    features: Features
 
     @classmethod
     def of(cls, kind: str, given: Mapping[str, Any], config: RunConfig, where: Place) -> Self:
         """Return a message of a kind with this record ``config``."""
-        on = features.of(config)
-        asks_else = any(key.replaces_scores for name, key in on.keys[kind].items() if name in given)
+        keys = features.of(config).keys[kind]
+        asks_else = any(key.replaces_scores for name, key in keys.items() if name in given)
         return cls(
             kind=kind,
             given=given,
@@ -80,9 +78,7 @@ class NodeRequest(Request):
             own_domains=config.dataset.domains if where.shared else where.domains,
             scores=kind == MessageType.EVALUATE and not asks_else,
             sums=_sums(config),
-            run=config,
             where=where,
-            features=on,
         )
 
 
@@ -92,11 +88,13 @@ def _sums(config: RunConfig) -> tuple[str, ...]:
     return tuple(written(strategy.sums(config.params()))) if config.federation.secure_sums else ()
 
 
+PINS = "pins"  # the record of context.state
+_FLOWER_RUN, _CONFIGURATION, _TRAINED = "flower-run", "configuration", "trained"
 #: Takes the request and the value; returns what the configuration says instead, empty where the value is allowed.
 Rule = Callable[[NodeRequest, Any], str]
 
 
-def admit(kind: str, msg: Message, context: Any) -> None:
+def admit(kind: str, msg: Message, context: Context) -> None:
     """Let a message pass, or refuse it before any work. What the run may not change any more is kept.
 
     Args:
@@ -118,7 +116,7 @@ def admit(kind: str, msg: Message, context: Any) -> None:
     if not where.shared:
         check_noise(config)
     check(request, msg.content)
-    pins.hold(msg, context, request.given, config, trains=kind == MessageType.TRAIN)
+    hold(request, msg, context)
 
 
 def check(request: NodeRequest, content: RecordDict) -> None:
@@ -128,19 +126,22 @@ def check(request: NodeRequest, content: RecordDict) -> None:
         RequestError: With the first thing that is not allowed.
     """
     core, request = ALLOWED[request.kind], replace(request, records=frozenset(content))
-    strategy = request.run.declared.strategy_class()
+    strategy, on = request.config.declared.strategy_class(), features.of(request.config)
     for key, value in request.given.items():
         if key.startswith(SCALAR):
             _refuse(request.but(key, _of_scalar(strategy, key.removeprefix(SCALAR), value)))
-        elif key not in core and key not in request.features.keys[request.kind]:
-            _refuse(request.but(key, request.features.refuse_key(request.kind, key)))
+        elif key not in core and key not in on.keys[request.kind]:
+            _refuse(request.but(key, on.refuse_key(request.kind, key)))
     for key in core:  # in the order of the table: later rules rest on earlier ones
         if key in request.given:
             _refuse(request.but(key, RULES[key](request, request.given[key])))
         elif (key in REQUIRED and request.kind != MessageType.QUERY) or (key == DOMAINS and request.scores):
             _refuse(f"a message to {request.kind} lacks {key}")
-    _check_records(request, content, strategy)
-    _refuse(request.features.refuse(request))
+    start = set() if request.kind == MessageType.QUERY else {START}
+    _refuse(request.no_record(*{*content} - {ARRAYS, KNOWLEDGE, CONFIG} - start - on.takes))
+    if start:
+        _check_arrays(request, content, strategy)
+    _refuse(on.refuse(request))
 
 
 def _refuse(why: str) -> None:
@@ -148,12 +149,8 @@ def _refuse(why: str) -> None:
         raise RequestError(f"refused: {why}")
 
 
-def _check_records(request: NodeRequest, content: RecordDict, strategy: type[DomainStrategy]) -> None:
-    """Refuse records that the kind of message does not have, and knowledge that the method does not send."""
-    start = set() if request.kind == MessageType.QUERY else {START}
-    _refuse(request.no_record(*{*request.records} - {ARRAYS, KNOWLEDGE, CONFIG} - start - request.features.takes))
-    if request.kind == MessageType.QUERY:
-        return
+def _check_arrays(request: NodeRequest, content: RecordDict, strategy: type[DomainStrategy]) -> None:
+    """Refuse a message about weights that lacks them, and knowledge that the method does not send."""
     for name in (ARRAYS, KNOWLEDGE):
         if array_record(content, name) is None:
             _refuse(f"a message to {request.kind} lacks the arrays {name!r}")
@@ -192,13 +189,13 @@ def _any(request: NodeRequest, value: Any) -> str:
 
 
 def _rounds(request: NodeRequest, values: Any, least: int = 0) -> str:
-    rounds = request.run.rounds
+    rounds = request.config.rounds
     fits = isinstance(values, list) and all(is_count(number, least, rounds) for number in values)
     return "" if fits else f"this run has rounds={rounds}"
 
 
 def _round(request: NodeRequest, value: Any) -> str:
-    scores_initial = request.run.rounds == 0 and request.kind != MessageType.TRAIN  # after round 0
+    scores_initial = request.config.rounds == 0 and request.kind != MessageType.TRAIN  # after round 0
     return _rounds(request, [value], 0 if scores_initial else 1)
 
 
@@ -206,7 +203,7 @@ def _round(request: NodeRequest, value: Any) -> str:
 
 
 def _domains(request: NodeRequest, value: Any) -> str:
-    if value and not request.run.evaluate.test:
+    if value and not request.config.evaluate.test:
         return "this run has evaluate.test=false"
     return request.refuse_domains(value) or request.refuse_score()
 
@@ -215,12 +212,12 @@ def _drawn(request: NodeRequest, value: Any) -> str:
     """Allow a real node's share of its test images as configured. What a simulated node shares out is the server's."""
     if not _fit_domains(request, value):
         return "it is one count for each domain"
-    if request.where.shared:
+    if request.shared:
         return ""
-    evaluate = request.run.evaluate
-    share = evaluate.share(request.server_round, request.run.rounds)
+    evaluate = request.config.evaluate
+    share = evaluate.share(request.server_round, request.config.rounds)
     for domain, drawn in zip(request.given[DOMAINS], value, strict=True):
-        images = len(node_data.test_images(node_data.uncorrupted(request.run), request.where, domain))
+        images = len(data.test_images(data.uncorrupted(request.config), request.where, domain))
         wanted = sample_size(images, request.config.images.eval_batch, share, LEAST_SAMPLE)
         if wanted < min(images, LEAST_SAMPLE):
             return f"a sample of fewer than {LEAST_SAMPLE} images tells of single ones, see evaluate.fraction"
@@ -231,7 +228,7 @@ def _drawn(request: NodeRequest, value: Any) -> str:
 
 
 def _part(request: NodeRequest, value: Any) -> str:
-    if not request.where.shared:
+    if not request.shared:
         return "parts of test sets are for simulations alone: a real node scores all that the run draws of its own"
     if not (_fit_domains(request, value) and DRAWN in request.given and {STARTS, STOPS} <= request.given.keys()):
         return f"{DRAWN}, {STARTS} and {STOPS} come together, one count for each domain"
@@ -267,12 +264,53 @@ RULES: dict[str, Rule] = {
     MEMORY_ROUND: lambda request, number: _rounds(request, [number]),
     RESUMED_AFTER: _rounds,
     CHOSEN: _rounds,
-    KEPT_IN: lambda request, _: (
-        "" if request.where.shared else "this node keeps its private parts in a folder of its own"
-    ),
+    KEPT_IN: lambda request, _: "" if request.shared else "this node keeps its private parts in a folder of its own",
     START_DIGEST: _any,
     DOMAINS: _domains,
     DRAWN: _drawn,
     STARTS: _part,
     STOPS: _part,
 }
+
+
+# --- what a run may not change any more ----------------------------------------------------------------
+
+
+def hold(request: NodeRequest, msg: Message, context: Context) -> None:
+    """Keep what a run may not change from message to message, or refuse a message that has it otherwise.
+
+    The first configuration of a run (of Flower's run id) is kept as a hash in ``context.state``, with the run's own id,
+    the node's index and the digest of what nodes begin from. A run that is resumed is another one to Flower, and may
+    have more rounds. Where a run has noise, a node trains once in a round, and goes on to later ones only: the mean of
+    several noised updates of a round would have less noise.
+
+    Raises:
+        RequestError: With what differs.
+    """
+    given, privacy, flower_run = request.given, request.config.privacy, str(msg.metadata.run_id)
+    kept: dict[str, Any] = dict(config_record(context.state, PINS) or {})
+    if kept.get(_FLOWER_RUN) != flower_run:
+        kept = {_FLOWER_RUN: flower_run}
+    new = {key: given[key] for key in (RUN_ID, NODE_INDEX, START_DIGEST) if key in given}
+    for key, value in {_CONFIGURATION: _digest(str(given[RUN])), **new}.items():
+        if kept.setdefault(key, value) != value:
+            found, before = f"{key}={value!r}", f", it was {kept[key]!r} before"
+            found, before = ("another configuration", "") if key == _CONFIGURATION else (found, before)
+            _refuse(f"the server sends {found} within one run{before}; a run has one from its start")
+    if request.kind == MessageType.TRAIN and privacy.name != "none":
+        server_round, last = request.server_round, int(kept.get(_TRAINED, 0))
+        if server_round <= last:
+            _refuse(
+                f"the server sends {SERVER_ROUND}={server_round}, but this node has trained in round {last} "
+                f"and this run has privacy.name={privacy.name}: a round's update leaves a node once"
+            )
+        kept[_TRAINED] = server_round
+    context.state[PINS] = ConfigRecord(kept)
+
+
+@functools.lru_cache(maxsize=4)
+def _digest(run_json: str) -> str:
+    """Return the SHA-256 of a configuration, without what the server decides after the first answers."""
+    config = setup.read_config(run_json)
+    settled = config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": ""})})
+    return hashlib.sha256(settled.model_dump_json().encode()).hexdigest()

@@ -70,13 +70,14 @@ _ASKS = {ASK_LOSS, GAP, LOCAL_DOMAINS}  # what asks for scores in a message to t
 #: Numbers of a reply with scores that tell nothing of how images were scored.
 _NO_SCORES = (NUM_EXAMPLES, KEPT, STARTED_ANEW, WITHHELD, COUNT, VALIDATION_COUNT, SECONDS, PROCESS)
 #: By the name of a count of correct predictions, or of a summed loss, that of the images behind it.
-_COUNTED = {
+_BEHIND = {
     CORRECT: COUNT,
     LOCAL_CORRECT: LOCAL_COUNT,
     LOCAL_OWN_CORRECT: LOCAL_OWN_COUNT,
     VALIDATION_CORRECT: VALIDATION_COUNT,
+    LOSS_SUM: COUNT,
+    VALIDATION_LOSS_SUM: VALIDATION_COUNT,
 }
-_SUMMED = {LOSS_SUM: COUNT, VALIDATION_LOSS_SUM: VALIDATION_COUNT}
 
 
 def question(kind: str, content: RecordDict, config: RunConfig, where: Place) -> str:
@@ -117,8 +118,7 @@ def round_scores(kind: str, reply: RecordDict, config: RunConfig, where: Place) 
         numbers[name] = value
     for name, half in features.of(config).figures.items():
         if name in reply:
-            figures = decode(reply.array_records[name])
-            reply[name] = encode(half.in_steps(figures, rounding.rates, rounding.least))
+            reply[name] = encode(half.in_steps(decode(reply.array_records[name]), rounding.rates, rounding.least))
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,11 @@ class Rounding:
     def scores(self, numbers: Mapping[str, float]) -> Iterator[tuple[str, int | float]]:
         """Yield the numbers of a reply that tell how images were scored, rounded."""
         for name, value in numbers.items():
-            if (images := _images_behind(name, numbers, _COUNTED)) is not None:
-                yield name, round(self.of_images(value, images, name))
-            elif (images := _images_behind(name, numbers, _SUMMED)) is not None:
+            images = _images_behind(name, numbers)
+            if images is not None and name.startswith((LOSS_SUM, VALIDATION_LOSS_SUM)):
                 yield name, self.of_images(value, images, name, most_loss(self.classes))
+            elif images is not None:
+                yield name, round(self.of_images(value, images, name))
             elif name in self.means:
                 images, each = self.means[name]
                 yield name, self.of_images(value * images, images, name, each) / images
@@ -174,14 +175,14 @@ class Rounding:
         return rate
 
 
-def _images_behind(name: str, numbers: Mapping[str, float], pairs: Mapping[str, str]) -> int | None:
+def _images_behind(name: str, numbers: Mapping[str, float]) -> int | None:
     """Return the number of images behind a score; None of a number that is none."""
-    for score, count in pairs.items():
+    for score, count in _BEHIND.items():
         if score.endswith("/") and name.startswith(score):
             return int(numbers[count + name.removeprefix(score)])
         if name == score:
             return int(numbers[count])
-    if pairs is _COUNTED and name.startswith(OTHER_CORRECT):
+    if name.startswith(OTHER_CORRECT):
         domains = [key.removeprefix(COUNT) for key in numbers if key.startswith(COUNT)]
         return next((int(numbers[COUNT + domain]) for domain in domains if name.endswith(f"/{domain}")), None)
     return None

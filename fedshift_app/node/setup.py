@@ -149,7 +149,7 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     own = own_images(config, where)
     if not where.shared:
         copies.warn_node(config.dataset, where.domains, where.source)
-    bench = _bench(config, network, device, where if config.dataset.features else None)
+    bench = _bench(config, network, where if config.dataset.features else None)
     client: DomainClient = client_class(
         model=bench.model,
         setup=_client_setup(config, where, index, network, device),
@@ -190,8 +190,9 @@ def _client_setup(
 
 @extensions.cleared_on_change
 @functools.lru_cache(maxsize=4)
-def _bench(config: RunConfig, network: ModelConfig, device: torch.device, where: Place | None = None) -> Workbench:
+def _bench(config: RunConfig, network: ModelConfig, where: Place | None) -> Workbench:
     """Return the model of all nodes with the same network that this process plays in a run."""
+    device = precision.default_device()
     _, layout = precision.parts(precision.arithmetic(config.train, device))
     model = initial_model(config, network).to(device).to(memory_format=layout)
     bench = Workbench(model, device, config.train, config.images, layout)
@@ -285,8 +286,7 @@ def has_own_parts(config: RunConfig, model: networks.SplitModel) -> bool:
 
 def spending_of(config: RunConfig, images: int) -> Spending:
     """Return what a node with so many training images spends with ``privacy.name=dp-sgd``."""
-    client = config.declared.client_class()
-    train, prototypes = config.train, client.sends_prototypes
+    train, prototypes = config.train, config.declared.client_class().sends_prototypes
     return dp_accounting.spending(
         config.privacy, images, train.batch_size, train.epochs, config.rounds, prototypes=prototypes
     )
@@ -295,8 +295,7 @@ def spending_of(config: RunConfig, images: int) -> Spending:
 def scores_images_alone(config: RunConfig) -> bool:
     """Tell whether the score of a test image depends on no other image."""
     adapts = adaptation(config)
-    alone = config.declared.client_class().scores_images_alone
-    return bool(alone and (adapts is None or adapts.scores_images_alone))
+    return config.declared.client_class().scores_images_alone and (adapts is None or adapts.scores_images_alone)
 
 
 def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks.SplitModel:
@@ -307,9 +306,8 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
     Raises:
         ConfigError: If the method, the network, the modules and what is frozen do not go together.
     """
-    spec = config.dataset.known()
-    seed = torch_seed(config.seed, "initial-weights")
-    plan = networks.Blueprint(own or config.model, len(spec.classes), config.dataset.pixels, seed)
+    seed, classes = torch_seed(config.seed, "initial-weights"), config.dataset.known().classes
+    plan = networks.Blueprint(own or config.model, len(classes), config.dataset.pixels, seed)
     client_class = config.declared.client_class()
     _check_signatures(client_class)
     model: networks.SplitModel = client_class.build_model(plan, config.params())

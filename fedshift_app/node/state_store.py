@@ -149,19 +149,22 @@ class StateStore:
 
         Raises:
             OSError: If it cannot be made.
-        FedShiftError: If this is a new run, and what the node keeps of others fills its share of the disk.
+            FedShiftError: If this is a new run, and what the node keeps of others fills its share of the disk.
         """
-        if self.folder is not None and not self.folder.is_dir():
-            self._make(self.folder)
-
-    def _make(self, folder: Path) -> None:
+        folder = self.folder
+        if folder is None or folder.is_dir():
+            return
         if not self.own:
             folder.mkdir(exist_ok=True)  # a run folder that is gone is not made again
             return
         node = folder.parent
         private_files.make_folder(node.parent)
         private_files.make_folder(node)
-        _remove_old(node)
+        runs = sorted(node.glob("run-*/"), key=lambda path: path.stat().st_mtime)
+        oldest = time.time() - KEEP_DAYS * 86_400
+        for run in runs[:-KEEP_RUNS]:
+            if run.stat().st_mtime < oldest:
+                shutil.rmtree(run)
         if (taken := bytes_in(node)) > MOST_BYTES:
             raise FedShiftError(
                 f"this node keeps {taken / 2**30:.1f} GiB of runs in {node}, more than {MOST_BYTES / 2**30:g} GiB, and "
@@ -212,15 +215,6 @@ def keep_last(base: Path, resumed_after: tuple[int, ...], chosen: int = 0) -> No
             for path in folder.iterdir():
                 if _version(path) not in needed:
                     path.unlink()
-
-
-def _remove_old(node: Path) -> None:
-    """Remove a node's memory of runs without a recent write, except the last few."""
-    runs = sorted(node.glob("run-*/"), key=lambda path: path.stat().st_mtime)
-    oldest = time.time() - KEEP_DAYS * 86_400
-    for run in runs[:-KEEP_RUNS]:
-        if run.stat().st_mtime < oldest:
-            shutil.rmtree(run)
 
 
 def _version(path: Path) -> Version | None:

@@ -1,6 +1,7 @@
 """One node of several says a loss of its choice, where losses decide how much each node weighs (afl, ga)."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from flwr.app import ArrayRecord, MessageType
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
-from support import InlineRun, Run, listening, node
+from support import InlineRun, Run, listening, node, server_feature
 
 from fedshift_app.config.sections import AggregationConfig
 from fedshift_app.features.afl import server as afl
@@ -59,10 +60,11 @@ def test_a_lie_counts_as_ten_times_the_median_at_most_and_what_honest_nodes_say_
 
 def test_a_gap_of_a_lie_leaves_the_gaps_of_others_their_weight() -> None:
     """Gaps are divided by the largest; a lie of 1e9 made all others 0."""
-    rule, kept, weights = AggregationConfig(weights="ga"), {}, {}
+    feature = server_feature(ga.GeneralisationAdjustment, aggregation=AggregationConfig(weights="ga"), rounds=10)
     for server_round, losses in enumerate(([1.0] * NODES, [1.0, HUGE, 1.0, 3.0, 1.0]), 1):
         updates = updates_of(LOCAL_RECEIVED, LOCAL_TRAINED, losses=losses)
-        weights, kept = ga.weigh(rule, updates, range(NODES), kept, server_round, 10)
+        training = SimpleNamespace(all_nodes=[update.node for update in updates], server_round=server_round)
+        weights = feature.weights(updates, training, lambda _: [])
     assert weights[3] - weights[0] > 0.1 * (weights[LIAR] - weights[0]) > 0
 
 

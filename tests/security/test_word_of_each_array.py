@@ -179,7 +179,7 @@ def words_of(
     messages = asked(method, setting, nodes, folder / "run", kinds)
     training = next(content for kind, content in messages if kind == MessageType.TRAIN)
     first = Message(RecordDict(dict(training)), 1, MessageType.TRAIN)
-    model = client_app.open_client(first, open_context(nodes.all[0])).client.model
+    model = client_app.open_client(first, open_context(nodes.all[0]))[0].client.model
     learned = {name for name, _ in model.named_parameters()}
     by_variant = {}
     for variant, node in nodes.others.items():

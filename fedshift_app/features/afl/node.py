@@ -1,7 +1,7 @@
 """The loss behind the weights of the worst domain (``aggregation.weights=afl``): of the weights as they come."""
 
+from fedshift_app.features.ga.node import own_score
 from fedshift_clients.features import Call, Next, NodeFeature, Reply, Request
-from fedshift_clients.training.phases import EVALUATION
 from fedshift_core.wire.names import ASK_LOSS, RECEIVED_LOSS
 
 
@@ -15,12 +15,8 @@ class ReceivedLossOnNode(NodeFeature):
 
     def on_train(self, call: Call, next: Next) -> Reply:
         """Add the mean loss; nothing from a node with too few images for a number to leave it."""
-        client, mean = call.client, None
-        if call.options.get(ASK_LOSS) and len(client.train_set) >= client.setup.least_images:
-            client.start_pass()
-            mean = client.score(client.train_set)[1] / len(client.train_set)
-            client.passed(EVALUATION)
+        client = call.client
+        received = own_score(client, client.train_set, RECEIVED_LOSS) if call.options.get(ASK_LOSS) else {}
         reply = next(call)
-        if mean is not None:
-            reply.metrics[RECEIVED_LOSS] = mean
+        reply.metrics.update(received)
         return reply

@@ -28,11 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_app.features.afl import Options
-from fedshift_app.features.ga.server import among, by_key
+from fedshift_app.features.ga.server import among, by_key, capped_by_node, carried_on
 from fedshift_core.limits import MOST_LOSS
 from fedshift_core.wire.names import ASK_LOSS, RECEIVED_LOSS
 from fedshift_strategies.features.base import Asked, Range, ServerFeature, Steps, Training, Update, Weigh
-from fedshift_strategies.federation.update_norms import capped
 
 FloatArray = NDArray[np.float64]
 #: What the server keeps from round to round: groups (places of domains, or indices of nodes) and their weights q.
@@ -71,15 +70,14 @@ def weigh(
         group_of: The group of each node of the federation, by its index.
         kept: q after the round before; nothing in the first.
     """
-    usual = sum(kept.values()) / len(kept) if kept else 1.0
-    q = among({group: kept.get(group, usual) for group in sorted({*group_of.values(), *kept})})
-    weighing, images = q, Counter[int]()
-    for update in updates:
-        images[group_of[update.node.index]] += update.num_examples
-    having = [update for update in updates if RECEIVED_LOSS in update.metrics]
+    q = carried_on(kept, group_of.values(), 1.0)
+    weighing, images, received = q, Counter[int](), capped_by_node(updates, RECEIVED_LOSS)
     losses: dict[int, list[tuple[int, float]]] = {}
-    for update, loss in zip(having, capped([float(u.metrics[RECEIVED_LOSS]) for u in having]), strict=True):
-        losses.setdefault(group_of[update.node.index], []).append((update.num_examples, loss))
+    for update in updates:
+        node, group = update.node.index, group_of[update.node.index]
+        images[group] += update.num_examples
+        if node in received:
+            losses.setdefault(group, []).append((update.num_examples, received[node]))
     if losses:
         before = np.array([weighing[group] for group in losses])
         means = np.array([sum(n * loss for n, loss in each) / sum(n for n, _ in each) for each in losses.values()])

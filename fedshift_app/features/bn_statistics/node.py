@@ -1,7 +1,7 @@
 """Scores with other statistics of BatchNorm, and sums behind re-estimated ones (``evaluate.bn``)."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -56,9 +56,8 @@ class BatchNormStatisticsOnNode(NodeFeature):
         alone = [name for name in wanted if name != RETAKEN] == [AVERAGED]
         if request.scores and BN_WAYS not in given and not alone:
             return request.but(DOMAINS, f"without {BN_WAYS}, where this run has evaluate.bn=[{','.join(wanted)}]")
-        rules = {TAKE_STATISTICS: _take_statistics, BN_WAYS: _bn_statistics, BN_IMAGES: _bn_images}
-        for key, rule in rules.items():
-            if key in given and (why := request.but(key, rule(request, given[key]))):
+        for key, rule in {TAKE_STATISTICS: _take_statistics, BN_WAYS: _bn_statistics, BN_IMAGES: _bn_images}.items():
+            if why := request.but(key, rule(request)):
                 return why
         scores = request.kind == "evaluate" and TAKE_STATISTICS not in given
         return "" if scores and RETAKEN in given.get(BN_WAYS, ()) else request.no_record(STATISTICS)
@@ -105,29 +104,25 @@ def sums_of_images(call: Call) -> Reply:
     layers = [name for name in moments if f"{name}.{BN_MEAN}" in call.sent]
     sums: Arrays = {}
     for name in layers:
-        of = moments[name]
-        sums |= {BN_SUM + name: of.sums.cpu().numpy(), BN_SQUARES + name: of.squares.cpu().numpy()}
+        sums[BN_SUM + name] = moments[name].sums.cpu().numpy()
+        sums[BN_SQUARES + name] = moments[name].squares.cpu().numpy()
     means = standard({name: array / images for name, array in sums.items()}, layers, call.sent)
     return Reply(images, knowledge=sums, means=means, powers={name: power_of(name) for name in means})
 
 
-@contextmanager
-def scored_with(client: DomainClient[Any], name: str, request: Mapping[str, Any]) -> Iterator[None]:
+def scored_with(client: DomainClient[Any], name: str, request: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Let the model be scored with statistics of ``evaluate.bn``."""
     client.other_weights()
     client.other_statistics()
     if name == AVERAGED:
-        yield
-    elif name == BATCH:
-        with client.scoring_by_batch():
-            yield
+        return nullcontext()
+    if name == BATCH:
+        return client.scoring_by_batch()
+    if name == OWN:
+        given = statistics.of_moments(*client.take_statistics(int(request[BN_IMAGES])))
     else:
-        if name == OWN:
-            given = statistics.of_moments(*client.take_statistics(int(request[BN_IMAGES])))
-        else:
-            given = {name: view(array) for name, array in client.statistics.items()}
-        with statistics.in_place(client.model, given):
-            yield
+        given = {name: view(array) for name, array in client.statistics.items()}
+    return statistics.in_place(client.model, given)
 
 
 def checked(arrays: Arrays, client: DomainClient[Any]) -> Arrays:
@@ -149,10 +144,10 @@ def checked(arrays: Arrays, client: DomainClient[Any]) -> Arrays:
     return arrays
 
 
-def _take_statistics(request: Request, value: Any) -> str:
+def _take_statistics(request: Request) -> str:
     wanted, others = request.config.evaluate.bn, sorted(request.given.keys() & _OF_SCORES)
     reasons = (
-        "" if value is True else "it is true or absent",
+        "" if request.given.get(TAKE_STATISTICS) is True else "it is true or absent",
         request.private,
         "" if RETAKEN in wanted else f"this run has evaluate.bn=[{','.join(wanted)}]",
         f"then nothing is scored, and {others[0]} has no place" if others else "",
@@ -162,16 +157,16 @@ def _take_statistics(request: Request, value: Any) -> str:
     return next(filter(None, reasons), "")
 
 
-def _bn_images(request: Request, value: Any) -> str:
+def _bn_images(request: Request) -> str:
     most = request.config.evaluate.bn_images
-    if not (TAKE_STATISTICS in request.given or BN_WAYS in request.given):
+    if not request.given.keys() & {TAKE_STATISTICS, BN_WAYS}:
         return f"without {BN_WAYS} and {TAKE_STATISTICS}"
-    return "" if value == most else f"this run has evaluate.bn_images={most}"
+    return "" if request.given.get(BN_IMAGES) == most else f"this run has evaluate.bn_images={most}"
 
 
-def _bn_statistics(request: Request, value: Any) -> str:
-    wanted = request.config.evaluate.bn
+def _bn_statistics(request: Request) -> str:
+    wanted, asked = request.config.evaluate.bn, request.given.get(BN_WAYS)
     possible = (list(wanted), [name for name in wanted if name != RETAKEN])  # where no statistics travel
-    if value not in possible or not value:
+    if asked not in possible or not asked:
         return f"this run has evaluate.bn=[{','.join(wanted)}]"
     return "" if BN_IMAGES in request.given else _BARE

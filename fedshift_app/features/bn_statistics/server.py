@@ -42,11 +42,6 @@ MORE = 10  # times as much as ``federation.max_update`` may statistics be over t
 ROUNDING = 1e-6  # by which a variance may fall below 0, as a share of the mean square
 
 
-def expected_images(node: Node, most: int) -> int:
-    """Return how many training images a node takes its statistics of."""
-    return min(node.num_examples, most)
-
-
 def read(node: Node, reply: Message, channels: Mapping[str, int], most: int, max_value: float) -> tuple[Arrays, int]:
     """Return what a node tells, checked.
 
@@ -64,7 +59,7 @@ def read(node: Node, reply: Message, channels: Mapping[str, int], most: int, max
         Refused: If a name, shape, type or number is not what it should be.
     """
     content = checks.opened(reply, (KNOWLEDGE, METRICS))
-    metrics, images = checks.metrics_of(content), expected_images(node, most)
+    metrics, images = checks.metrics_of(content), min(node.num_examples, most)
     checks.check_numbers_of(metrics, {NUM_EXAMPLES: checks.Range(images, images)})
     record = array_record(content, KNOWLEDGE)
     if record is None or NUM_EXAMPLES not in metrics:
@@ -130,11 +125,6 @@ def statistics_of(run: RunContext) -> tuple[str, ...]:
 class BatchNormStatistics(ServerFeature):
     """Has test images scored with the statistics of ``evaluate.bn``, and statistics re-estimated for it."""
 
-    @property
-    def bn_names(self) -> tuple[str, ...]:
-        """The statistics to score with, that of the accuracy first."""
-        return statistics_of(self.run)
-
     def describe(self, nodes: Sequence[Node]) -> Iterable[str]:
         """Return the statistics of ``evaluate.bn``.
 
@@ -145,22 +135,24 @@ class BatchNormStatistics(ServerFeature):
         reason = config.evaluate.without_nodes([domain for domain in self.run.domains if domain not in held])
         if reason and self.run.engine.is_simulation:  # a real node may come later
             raise FederationError(reason)
-        lacking = [name for name in config.evaluate.bn if name not in self.bn_names]
+        names = statistics_of(self.run)
+        lacking = [name for name in config.evaluate.bn if name not in names]
         line = "".join(f"; not {name}: with this method no statistics of BatchNorm travel" for name in lacking)
-        yield f"scored with BatchNorm's statistics {', '.join(self.bn_names)}{line}"
+        yield f"scored with BatchNorm's statistics {', '.join(names)}{line}"
 
     def on_scores(self, scoring: Scoring) -> Steps:
         """Have test images scored with all of them, and statistics re-estimated for it where the run has these."""
-        estimated = self._estimated(scoring) if RETAKEN in self.bn_names else {}
+        names = statistics_of(self.run)
+        estimated = self._estimated(scoring) if RETAKEN in names else {}
         scoring.result.statistics = estimated
-        if self.bn_names == (AVERAGED,):
+        if names == (AVERAGED,):
             yield None
             return
-        options = {BN_WAYS: list(self.bn_names), BN_IMAGES: self.run.config.evaluate.bn_images}
+        options = {BN_WAYS: list(names), BN_IMAGES: self.run.config.evaluate.bn_images}
         yield Asked(
             lambda node: options,
-            {STATISTICS: estimated} if RETAKEN in self.bn_names else {},
-            others=tuple(BN_SCORE + name for name in self.bn_names[1:]),
+            {STATISTICS: estimated} if RETAKEN in names else {},
+            others=tuple(BN_SCORE + name for name in names[1:]),
             counts=lambda name, held: held or name != BN_SCORE + OWN,  # nobody has images of what nobody holds
         )
 
@@ -171,7 +163,7 @@ class BatchNormStatistics(ServerFeature):
             FederationError: If no node delivers any that can be used.
         """
         most, layers = self.run.config.evaluate.bn_images, self.run.model.batchnorms
-        work = {node: expected_images(node, most) for node in scoring.nodes}
+        work = {node: min(node.num_examples, most) for node in scoring.nodes}
         channels = {name: scoring.weights[f"{name}.{BN_MEAN}"].shape[0] for name in layers}
         options = {BN_IMAGES: most, TAKE_STATISTICS: True}
         sizes = {key + name: size for name, size in channels.items() for key in POWERS}
@@ -183,12 +175,10 @@ class BatchNormStatistics(ServerFeature):
             except Refused as refused:
                 raise FederationError(f"BatchNorm's statistics of all nodes together: {refused}") from None
             return merge([(arrays, 1)], layers)
-        replies = scoring.ask(work, options)
         nodes = {node.node_id: node for node in scoring.nodes}
-        usable, problems = read_all(nodes, replies, channels, self.run, scoring.observe)
-        for node, reason in problems:
-            lost = checks.is_lost(reason)
-            scoring.leave_out(node, f"could not take BatchNorm's statistics: {reason}", lost=lost)
+        usable, problems = read_all(nodes, scoring.ask(work, options), channels, self.run, scoring.observe)
+        for node, why in problems:
+            scoring.leave_out(node, f"could not take BatchNorm's statistics: {why}", lost=checks.is_lost(why))
         if not usable:
             raise FederationError(
                 f"round {scoring.server_round}: no node delivered BatchNorm's statistics: {by_reason(problems)}"

@@ -14,12 +14,9 @@ def _rules(case: Case) -> str:
     train = case.config.train
     if isinstance(train.class_weights, FrozenDict) and (why := _unknown(case, train.class_weights)):
         return why
-    if train.class_weights != "none" or train.loss == "focal":
-        setting = (
-            "train.loss=focal" if train.class_weights == "none" else said("train.class_weights", train.class_weights)
-        )
-        return _module_of_its_own(case, setting)
-    return ""
+    if train.class_weights != "none":
+        return _module_of_its_own(case, said("train.class_weights", train.class_weights))
+    return _module_of_its_own(case, "train.loss=focal") if train.loss == "focal" else ""
 
 
 def _unknown(case: Case, weights: FrozenDict[str, float]) -> str:

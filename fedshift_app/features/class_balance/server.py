@@ -21,10 +21,8 @@ def totals(nodes: Sequence[Node], factor: float) -> NDArray[np.float64]:
         factor: How many times the median number of images a node counts as having at most.
     """
     most = announced.most_images(nodes, factor)
-    total = np.zeros(len(nodes[0].class_counts))
-    for node in (announced.weighed_node(node, most) for node in nodes):
-        total += node.class_counts
-    return total
+    counts = np.array([announced.weighed_node(node, most).class_counts for node in nodes], np.float64)
+    return np.asarray(counts.sum(axis=0))
 
 
 class ClassBalance(ServerFeature):
@@ -45,4 +43,4 @@ class ClassBalance(ServerFeature):
         yield Asked(lambda node: {CLASS_TOTALS: sent} if self.run.config.train.asks_federation else {})
 
     def _totals(self, nodes: Sequence[Node]) -> list[float]:
-        return [float(number) for number in totals(nodes, self.run.config.federation.max_images)]
+        return [*map(float, totals(nodes, self.run.config.federation.max_images))]

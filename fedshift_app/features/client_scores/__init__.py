@@ -19,8 +19,7 @@ class Options(FeatureOptions):
 
     def scores_clients(self, server_round: int, rounds: int) -> bool:
         """Tell whether nodes score their own models in this round (from 1) of ``rounds``."""
-        late = self.client_models == "last" and self.is_late(server_round, rounds)
-        return self.client_models == "every" or bool(late)
+        return self.client_models == "every" or (self.client_models == "last" and self.is_late(server_round, rounds))
 
     def scorers(self, nodes: int) -> int:
         """Return of how many models a round has scores, in a run of so many nodes."""

@@ -155,16 +155,14 @@ def client_models(
         own: Accuracy on the node's own test set, by index, where that is only a part of its domain's.
     """
     a, domain_of = matrix_of(nodes, accuracy), [node.domain for node in nodes]
-    found, of_parts = scores(a, domain_of), a.copy()
+    of_all, of_parts = scores(a, domain_of), a.copy()
     for n, node in enumerate(nodes):
         of_parts[n, n] = own.get(node.index, a[n, n])
-    found["lta"] = scores(of_parts, domain_of)["lta"]
-    known = {name: _known(value) for name, value in found.items() if name != "ata"}
     line = {
         "matrix": {str(index): dict(of_node) for index, of_node in accuracy.items()},
-        "lta": known.pop("lta"),
-        "ata": {domain: _known(value) for domain, value in found["ata"].items()},
-        **known,
+        "lta": _known(scores(of_parts, domain_of)["lta"]),
+        "ata": {domain: _known(value) for domain, value in of_all["ata"].items()},
+        **{name: _known(of_all[name]) for name in ("gata", "gasa", "cprr")},
     }
     return line | ({"own": {str(index): value for index, value in own.items()}} if own else {})
 

@@ -23,28 +23,6 @@ EARLY = 3  # rounds in a row that predict one class, after which a warning appea
 ROUNDING = 1e-6  # by which a mean confidence may lie out of its bin
 
 
-def read(content: RecordDict, scored: Mapping[str, tuple[int, int]], classes: int) -> dict[str, Counts]:
-    """Return by domain what a node counted; a domain of which it tells nothing is left out.
-
-    Args:
-        content: The node's reply.
-        scored: By domain how many images it scored, and how many of them are right as it says.
-        classes: C.
-
-    Raises:
-        Refused: If a name, shape, type or number is not what it should be.
-    """
-    wanted = {domain: shapes(domain, classes) for domain in scored}
-    counts_of = {}
-    for domain, arrays in records.read(content, COUNTS, wanted).items():
-        for name, array in arrays.items():
-            if not (np.isfinite(array) & (array >= 0)).all():
-                raise Refused(f"{name} holds numbers below 0, or that are not finite")
-        counts_of[domain] = from_arrays(arrays, domain)
-        _check(counts_of[domain], domain, *scored[domain])
-    return counts_of
-
-
 def _check(counts: Counts, domain: str, images: int, right: int) -> None:
     """Hold counts against how many images were scored and how many of them are right, and against one another."""
     of_class, right_of, predicted = counts.classes
@@ -101,6 +79,17 @@ class CountedFigures(ServerFeature):
             log.warning("%s", show.one_class_text({"class": name, "rounds": EARLY}))
 
     def _read(self, content: RecordDict, answers: Sequence[Answer]) -> Mapping[str, Any]:
-        """Return the counts of each domain, checked against its accuracy."""
-        scored = {answer.part.domain: (int(answer.score.count), int(answer.score.correct)) for answer in answers}
-        return read(content, scored, self.run.num_classes)
+        """Return what a node counted by domain; a domain of which it tells nothing is left out.
+
+        Raises:
+            Refused: If a name, shape, type or number is not what it should be, or goes not with its accuracy.
+        """
+        scored = {answer.part.domain: answer.score for answer in answers}
+        wanted, counts_of = {domain: shapes(domain, self.run.num_classes) for domain in scored}, dict[str, Counts]()
+        for domain, arrays in records.read(content, COUNTS, wanted).items():
+            for name, array in arrays.items():
+                if not (np.isfinite(array) & (array >= 0)).all():
+                    raise Refused(f"{name} holds numbers below 0, or that are not finite")
+            counts_of[domain] = from_arrays(arrays, domain)
+            _check(counts_of[domain], domain, int(scored[domain].count), int(scored[domain].correct))
+        return counts_of

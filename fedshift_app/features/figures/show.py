@@ -128,8 +128,10 @@ def show(history: History) -> Shown:
         names = zip(SHORT, ("accuracy", "balanced", "macro-F1", "AUC", "ECE"), strict=True)
         text = ", ".join(f"{name} {percent(all_of[key])}" for key, name in names if all_of[key] is not None)
         notes.append(f"^ of {round_name(section['round'])}; all {_images(all_of)} together: {text}")
-    # Of unequal classes accuracy alone misleads: the columns are there, however wide the table is.
-    columns, spare = (columns, {}) if _unequal(by_domain) else ({}, columns)
+    # Of unequal classes of a domain accuracy alone misleads: the columns are there, however wide the table is.
+    held = [[n for n in (of_domain or {}).get("per_class", {}).get("n", ()) if n] for of_domain in by_domain.values()]
+    unequal = any(each and max(each) > UNEQUAL * min(each) for each in held)
+    columns, spare = (columns, {}) if unequal else ({}, columns)
     return Shown(fields, section, columns=columns, spare=spare, notes=tuple(notes), facts=facts)
 
 
@@ -201,12 +203,6 @@ def test_images(nodes: Sequence[Any], domain: str, *, drawn: bool) -> int | None
         return next((count for node in nodes if (count := node.tests_of(domain))), None)
     shared = any(node.shared_test for node in nodes if domain in node.domains)
     return (max(counts) if shared else sum(counts)) or None
-
-
-def _unequal(by_domain: Mapping[str, Mapping[str, Any] | None]) -> bool:
-    """Tell whether a class has several times as many test images as another of its domain."""
-    held = [[n for n in (of_domain or {}).get("per_class", {}).get("n", ()) if n] for of_domain in by_domain.values()]
-    return any(each and max(each) > UNEQUAL * min(each) for each in held)
 
 
 def _images(figures: Mapping[str, Any]) -> str:

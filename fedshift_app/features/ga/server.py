@@ -20,7 +20,7 @@ gap, others keep their weight; the nodes of a round are weighed among each other
 one decrement longer; (4) what a node says counts as ten times the median of the round's nodes at most.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,41 +37,13 @@ from fedshift_strategies.federation.update_norms import capped
 NODES, WEIGHTS, LAST, OWN = "ga/nodes", "ga/weights", "ga/last", "ga/own"
 
 
-def weigh(
-    rule: Options, updates: Sequence[Update], nodes: Sequence[int], kept: Arrays, server_round: int, rounds: int
-) -> tuple[list[float], Arrays]:
-    """Return one weight per update, summing to 1, and what is kept for the next round.
-
-    Args:
-        rule: What a gap is, and how far weights move.
-        updates: Those of the round.
-        nodes: The index of each node of the federation, the updates' among them.
-        kept: What the round before kept; nothing in the first.
-        server_round: The round, from 1.
-        rounds: T.
-    """
-    known, own = by_key(kept, NODES, WEIGHTS), by_key(kept, LAST, OWN)
-    usual = sum(known.values()) / len(known) if known else 1 / len(nodes)  # of a node that is new
-    weights = among({node: known.get(node, usual) for node in sorted({*nodes, *known})})
-    received, trained = (_said(updates, name) for name in (LOCAL_RECEIVED, LOCAL_TRAINED))
-    sign = 1.0 if rule.gap == "loss" else -1.0
-    gaps = {node: sign * (value - own[node]) for node, value in received.items() if node in own}
-    middle = sum(gaps.values()) / len(gaps) if gaps and rule.gap_centred else 0.0
-    largest = max((abs(gap - middle) for gap in gaps.values()), default=0.0)
-    step = rule.gap_step * (1 - (server_round - 2) / rounds) / len(weights)  # d_t of the round before
-    if largest > 0:
-        for node, gap in gaps.items():
-            weights[node] = min(max(weights[node] + step * (gap - middle) / largest, 0.0), 1.0)
-    weights = among(weights)
-    return [*among({update.node.index: weights[update.node.index] for update in updates}).values()], {
-        NODES: np.array(list(weights), np.int64),
-        WEIGHTS: np.array(list(weights.values())),
-        LAST: np.array(list(trained), np.int64),
-        OWN: np.array(list(trained.values()), np.float64),
-    }
+def carried_on(kept: Mapping[int, float], keys: Iterable[int], first: float) -> dict[int, float]:
+    """Return weights by node or group, summing to 1; a new one has the mean of those kept, or ``first``."""
+    usual = sum(kept.values()) / len(kept) if kept else first
+    return among({key: kept.get(key, usual) for key in sorted({*keys, *kept})})
 
 
-def _said(updates: Sequence[Update], name: str) -> dict[int, float]:
+def capped_by_node(updates: Sequence[Update], name: str) -> dict[int, float]:
     """Return a loss or an accuracy by node, capped as of nodes one of which may lie."""
     having = [update for update in updates if name in update.metrics]
     values = capped([update.metrics[name] for update in having])
@@ -105,10 +77,28 @@ class GeneralisationAdjustment(ServerFeature):
         )
 
     def weights(self, updates: list[Update], training: Training, next: Weigh) -> list[float]:
-        """Return the weights of the round."""
-        rule, indices = Options.read(self.run.config), [node.index for node in training.all_nodes]
-        weights, self.state = weigh(rule, updates, indices, self.state, training.server_round, self.run.rounds)
-        return weights
+        """Return the weights of the round, one per update, summing to 1; keep what the next one goes by."""
+        rule, nodes = Options.read(self.run.config), [node.index for node in training.all_nodes]
+        own = by_key(self.state, LAST, OWN)
+        weights = carried_on(by_key(self.state, NODES, WEIGHTS), nodes, 1 / len(nodes))
+        received, trained = (capped_by_node(updates, name) for name in (LOCAL_RECEIVED, LOCAL_TRAINED))
+        sign = 1.0 if rule.gap == "loss" else -1.0
+        gaps = {node: sign * (value - own[node]) for node, value in received.items() if node in own}
+        middle = sum(gaps.values()) / len(gaps) if gaps and rule.gap_centred else 0.0
+        largest = max((abs(gap - middle) for gap in gaps.values()), default=0.0)
+        before = training.server_round - 1  # the round of the gaps
+        step = rule.gap_step * (1 - (before - 1) / self.run.rounds) / len(weights)
+        if largest > 0:
+            for node, gap in gaps.items():
+                weights[node] = min(max(weights[node] + step * (gap - middle) / largest, 0.0), 1.0)
+        weights = among(weights)
+        self.state = {
+            NODES: np.array(list(weights), np.int64),
+            WEIGHTS: np.array(list(weights.values())),
+            LAST: np.array(list(trained), np.int64),
+            OWN: np.array(list(trained.values()), np.float64),
+        }
+        return [*among({update.node.index: weights[update.node.index] for update in updates}).values()]
 
 
 def _go_together(metrics: Mapping[str, Any]) -> None:

@@ -19,7 +19,6 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
 from fedshift_strategies.features.base import Merge, ServerFeature, Training, Update
 from fedshift_strategies.federation.updates import average, decode
@@ -27,42 +26,17 @@ from fedshift_strategies.federation.updates import average, decode
 Signs = NDArray[np.int32]
 
 
-def merge(tau: float, updates: list[Update], weights: list[float], sent: Arrays, masked: tuple[str, ...]) -> Arrays:
-    """Return the next shared weights, in the types of the updates; the list is emptied.
-
-    Args:
-        tau: The agreement from which a number moves in full, above 0.
-        updates: In the order of the nodes.
-        weights: One per update, summing to 1.
-        sent: The weights from which the updates came.
-        masked: Names of the arrays that get masks.
-    """
-    nodes = len(updates)
-    signs: dict[str, Signs] = {name: np.zeros(sent[name].shape, np.int32) for name in masked}
-    for update in updates:
-        arrays = update.arrays()
-        for name in masked:
-            signs[name] += np.sign(arrays[name] - sent[name]).astype(np.int32)
-    merged = decode(average(updates, weights))
-    return {
-        name: moved(sent[name], array, signs[name], nodes, tau) if name in signs else array
-        for name, array in merged.items()
-    }
-
-
 def moved(
-    sent: NDArray[np.floating], mean: NDArray[np.floating], signs: Signs, nodes: int, tau: float
+    sent: NDArray[np.floating], mean: NDArray[np.floating], agreement: NDArray[np.float64], tau: float
 ) -> NDArray[np.floating]:
     """Return an array after the masked step, in the type of the mean.
 
     Args:
         sent: w.
         mean: sum_n p_n w_n, of the same shape.
-        signs: sum_n sign(w_n - w).
-        nodes: N.
-        tau: The threshold.
+        agreement: A, of the same shape.
+        tau: The agreement from which a number moves in full, above 0.
     """
-    agreement = np.abs(signs) / nodes
     mask = np.where(agreement >= tau, 1.0, agreement)
     step = mask * (mean.astype(np.float64) - sent)
     return np.where(mask == 1, mean, sent + step).astype(mean.dtype)
@@ -72,6 +46,14 @@ class GradientMasks(ServerFeature):
     """Merges with masks where ``aggregation.gma_tau`` is above 0."""
 
     def merge(self, updates: list[Update], weights: list[float], training: Training, next: Merge) -> ArrayRecord:
-        """Return the next shared weights, in place of the average."""
-        sent = decode(training.weights)
-        return encode(merge(self.run.config.aggregation.gma_tau, updates, weights, sent, self.run.trained(sent)))
+        """Return the next shared weights, in place of the average and in its types; the list is emptied."""
+        sent, nodes = decode(training.weights), len(updates)
+        signs: dict[str, Signs] = {name: np.zeros(sent[name].shape, np.int32) for name in self.run.trained(sent)}
+        for update in updates:
+            arrays = update.arrays()
+            for name in signs:
+                signs[name] += np.sign(arrays[name] - sent[name]).astype(np.int32)
+        merged, tau = decode(average(updates, weights)), self.run.config.aggregation.gma_tau
+        for name, total in signs.items():
+            merged[name] = moved(sent[name], merged[name], np.abs(total) / nodes, tau)
+        return encode(merged)

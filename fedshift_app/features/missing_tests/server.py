@@ -26,19 +26,8 @@ class MissingTests(ServerFeature):
         evaluation, result = scoring.evaluation, scoring.result
         if evaluation.share < 1 or not evaluation.scores_tests:
             return
-        missing = self._missing(scoring)
-        if missing:
-            result.shown[MISSING_TESTS] = missing
-        if missing != (self._said or {}):
-            for domain, (number, of_all) in missing.items():
-                fields = {"event": "missing_tests", "round": result.server_round, "domain": domain}
-                log.warning("%s", images_line(domain, number, of_all), extra=fields)
-        self._said = missing
-
-    def _missing(self, scoring: Scoring) -> Missing:
-        evaluation, result = scoring.evaluation, scoring.result
-        nodes = {node.index: node for node in (*evaluation.nodes, *scoring.all_nodes) if not node.shared_test}
         missing: Missing = {}
+        nodes = {node.index: node for node in (*evaluation.nodes, *scoring.all_nodes) if not node.shared_test}
         for domain, accuracy in result.accuracy.items():
             own = {i: n for i, node in nodes.items() if domain in node.domains and (n := node.tests_of(domain))}
             most = announced.most_scored([*own.values()], evaluation.max_images)
@@ -47,4 +36,10 @@ class MissingTests(ServerFeature):
             if accuracy is not None and absent:
                 number = sum(scored.values())
                 missing[domain] = [number, number + sum(absent)]
-        return missing
+        if missing:
+            result.shown[MISSING_TESTS] = missing
+        if missing != (self._said or {}):
+            for domain, (number, of_all) in missing.items():
+                fields = {"event": "missing_tests", "round": result.server_round, "domain": domain}
+                log.warning("%s", images_line(domain, number, of_all), extra=fields)
+        self._said = missing

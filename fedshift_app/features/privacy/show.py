@@ -14,21 +14,18 @@ def show(history: History) -> Shown:
     promise = f"Privacy: {privacy.name}, delta {privacy.delta:g}; what it spent is among the notes on scores."
     if privacy.name == "none":
         promise = "Privacy: none was promised; weights can tell of single images."
-    spent = history.results.get(KEY) or _spent(history)
+    epsilon = {node: spent for line in history.of_rounds(KEY) for node, spent in line["epsilon"].items()}
+    if privacy.of_updates and history.rounds and (last := history.rounds[-1].server_round):
+        epsilon = {str(node.index): privacy.spent(last + history.repeated) for node in history.nodes}
+    ordered = dict(sorted(epsilon.items(), key=lambda item: int(item[0])))
+    spent = history.results.get(KEY) or (
+        {"epsilon": ordered, "largest": max(ordered.values()), "delta": privacy.delta} if ordered else {}
+    )
     if not spent:
         return Shown(protection=(promise,))
     return Shown(
         {KEY: spent}, facts=(_text(spent, "all images" if privacy.of_updates else "one image"),), protection=(promise,)
     )
-
-
-def _spent(history: History) -> dict[str, Any]:
-    privacy, lines = history.config.privacy, history.of_rounds(KEY)
-    epsilon = {node: spent for line in lines for node, spent in line["epsilon"].items()}
-    if privacy.of_updates and history.rounds and (last := history.rounds[-1].server_round):
-        epsilon = {str(node.index): privacy.spent(last + history.repeated) for node in history.nodes}
-    ordered = dict(sorted(epsilon.items(), key=lambda item: int(item[0])))
-    return {"epsilon": ordered, "largest": max(ordered.values()), "delta": privacy.delta} if ordered else {}
 
 
 def _text(spent: Mapping[str, Any], images: str) -> str:

@@ -1,7 +1,7 @@
 """Shown of ``profile=true``: the time of a run by phase."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fedshift_core.shown import History, Shown
@@ -11,31 +11,22 @@ WRITING = "checkpoint"  # the run folder: metrics, weights, knowledge
 
 
 def show(history: History) -> Shown:
-    """Return where the time of the rounds went, and its table."""
+    """Return the seconds of the whole run by part, on the server and on all nodes together, and their table."""
     if not (history.config.profile and history.rounds):
         return Shown()
-    total = summary(history.of_rounds(KEY), history.writing)
-    return Shown(file=total, log=table(total))
-
-
-def summary(rounds: Iterable[Mapping[str, Any]], writing: float) -> dict[str, Any]:
-    """Add up the reports of all rounds.
-
-    Args:
-        rounds: The report of each round.
-        writing: Seconds spent on the run folder.
-
-    Returns:
-        Seconds of the whole run by part, on the server and on all nodes together; ``waiting`` belongs to the nodes.
-    """
-    server, nodes = Counter[str](), Counter[str]()
-    number, workers = 0, 0
-    for report in rounds:  # those before a resume may not have been measured
-        number += 1
+    server, nodes, workers = Counter[str](), Counter[str](), 0
+    reports = history.of_rounds(KEY)  # those before a resume may not have been measured
+    for report in reports:
         workers = max(workers, report["side_by_side"])
         server.update(report["server"])
         nodes.update(report["nodes"] | {"waiting": report["waiting"]})
-    return {"rounds": number, "side_by_side": workers, "server": {**server, WRITING: writing}, "nodes": dict(nodes)}
+    total = {
+        "rounds": len(reports),
+        "side_by_side": workers,
+        "server": {**server, WRITING: history.writing},
+        "nodes": dict(nodes),
+    }
+    return Shown(file=total, log=table(total))
 
 
 def table(profile: Mapping[str, Any]) -> str:

@@ -47,38 +47,6 @@ from fedshift_strategies.federation.updates import decode
 Stack = NDArray[Any]  # N x numbers: what each node says of some numbers
 
 
-def merge(config: Options, updates: list[Update], weights: list[float], sent: Arrays, nodes: int) -> ArrayRecord:
-    """Return the next shared weights by a run's robust rule; the list is emptied.
-
-    Args:
-        config: With a rule other than ``none``.
-        updates: In the order of the nodes, on which sums depend.
-        weights: One per update, summing to 1.
-        sent: The weights from which the updates came.
-        nodes: How many nodes the round's messages were sent to.
-
-    Raises:
-        FederationError: If too few of them answered, which would let one of them have its will.
-    """
-    rule, came, cut = config.robust, len(updates), int(config.trim * nodes)
-    least = {"krum": config.malicious + 3, "trimmed_mean": 2 * cut + 1}.get(rule, needs(config)[0])
-    if came < least:
-        raise FederationError(
-            f"aggregation.robust={rule}{needs(config)[1]}: {came} of {nodes} nodes delivered a usable result, {least} "
-            "are needed; with more nodes than it needs, some may fail"
-        )
-    if rule == "clip":
-        return _clipped(updates, weights, sent, config.clip_norm)
-    if rule == "krum":
-        record = updates[krum(updates, sent, config.malicious)].record
-    elif rule == "trimmed_mean":
-        record = _by_number(updates, lambda stack: trimmed_mean(stack, cut))
-    else:
-        record = _by_number(updates, lambda stack: np.median(stack, axis=0))
-    updates.clear()
-    return record
-
-
 def needs(config: Options) -> tuple[int, str]:
     """Return how many nodes a round a rule needs, and the parameter that says so.
 
@@ -185,6 +153,26 @@ class Robust(ServerFeature):
         yield None
 
     def merge(self, updates: list[Update], weights: list[float], training: Training, next: Merge) -> ArrayRecord:
-        """Return the next shared weights by the run's rule, in place of the average."""
-        sent = decode(training.weights)
-        return merge(Options.read(self.run.config), updates, weights, sent, len(training.nodes))
+        """Return the next shared weights by the run's rule, in place of the average; the list is emptied.
+
+        Raises:
+            FederationError: If too few nodes answered, which would let one of them have its will.
+        """
+        config, nodes, came = Options.read(self.run.config), len(training.nodes), len(updates)
+        rule, cut, sent = config.robust, int(config.trim * nodes), decode(training.weights)
+        least = {"krum": config.malicious + 3, "trimmed_mean": 2 * cut + 1}.get(rule, needs(config)[0])
+        if came < least:
+            raise FederationError(
+                f"aggregation.robust={rule}{needs(config)[1]}: {came} of {nodes} nodes delivered a usable result, "
+                f"{least} are needed; with more nodes than it needs, some may fail"
+            )
+        if rule == "clip":
+            return _clipped(updates, weights, sent, config.clip_norm)
+        if rule == "krum":
+            record = updates[krum(updates, sent, config.malicious)].record
+        elif rule == "trimmed_mean":
+            record = _by_number(updates, lambda stack: trimmed_mean(stack, cut))
+        else:
+            record = _by_number(updates, lambda stack: np.median(stack, axis=0))
+        updates.clear()
+        return record

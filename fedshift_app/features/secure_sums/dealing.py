@@ -6,7 +6,7 @@ What is summed, and what becomes of the sum, is in :mod:`fedshift_app.features.s
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -74,31 +74,33 @@ class Added:
     problems: list[tuple[Node, str]]
 
 
+@dataclass
 class Dealing:
     """A secure sum on its way.
 
-    Args:
+    Attributes:
         server_round: The round.
         purpose: What is summed, of ``group.PURPOSES``.
         config: Of the run.
         alike: Whether nodes weigh the same by the method's own rule.
         ask: Sends each node its own question, and returns the answers.
         leave_out: Is handed each node whose answer is not used, why, and whether it is ``lost``.
-
-    Attributes:
+        refused: The nodes whose answers are not used, and why.
         nodes: The nodes that have dealt, by index.
         bytes_up: Bytes of keys, shares and what belongs to them in the answers to questions.
         bytes_down: Bytes of these in questions, and in messages about work.
     """
 
-    def __init__(
-        self, server_round: int, purpose: str, config: RunSettings, ask: Ask, leave_out: LeaveOut, *, alike: bool
-    ) -> None:
-        self._round, self._purpose, self._config, self._alike = server_round, purpose, config, alike
-        self._ask, self._leave_out = ask, leave_out
-        self._refused: list[tuple[Node, str]] = []
-        self.nodes: dict[int, Node] = {}
-        self.bytes_up = self.bytes_down = 0
+    server_round: int
+    purpose: str
+    config: RunSettings
+    alike: bool
+    ask: Ask
+    leave_out: LeaveOut
+    refused: list[tuple[Node, str]] = field(default_factory=list)
+    nodes: dict[int, Node] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
 
     def begin(self, nodes: list[Node]) -> None:
         """Exchange keys and shares.
@@ -108,7 +110,7 @@ class Dealing:
         """
         keys = self._keys(nodes)
         present = sorted(keys, key=lambda node: node.index)
-        _check_left(len(present), self._config.federation.secure_sums_nodes, "sent keys")
+        _check_left(len(present), self.config.federation.secure_sums_nodes, "sent keys")
         self._dealt = Dealt(self._group(present, [keys[node] for node in present]))
         group = self.group
         question: dict[str, Any] = {
@@ -182,8 +184,8 @@ class Dealing:
         added.problems.sort(key=lambda problem: problem[0].index)
         if len(added.nodes) < self.group.threshold:
             raise FederationError(
-                f"round {self._round}: secure sums: {len(added.nodes)} of {plural(len(asked), 'node')} delivered, "
-                f"{self.group.threshold} are needed: {by_reason(added.problems)}"
+                f"round {self.server_round}: secure sums: {len(added.nodes)} of {plural(len(asked), 'node')} "
+                f"delivered, {self.group.threshold} are needed: {by_reason(added.problems)}"
             )
         return added
 
@@ -201,17 +203,17 @@ class Dealing:
         """
         unmasking = Unmasking(self._dealt, [node.index for node in added.nodes])
         question = {wire.SECURE_ALIVE: unmasking.alive, wire.SECURE_LOST: unmasking.lost}
-        before = len(self._refused)
+        before = len(self.refused)
         for node, said in self._asked(protocol.UNMASK, dict.fromkeys(added.nodes, question)):
             with self._dropping(node):
                 unmasking.take(node.index, texts_of(said, wire.SECURE_REVEALED))
         for index, why in sorted(unmasking.wrong.items()):
-            self._leave_out(self.nodes[index], f"secure sums: {why}; its shares are not used, its vector is")
+            self.leave_out(self.nodes[index], f"secure sums: {why}; its shares are not used, its vector is")
         try:
             return unmasking.unmasked(added.total, sent)
         except FederationError as error:
-            reasons = [*self._refused[before:], *added.problems]
-            raise FederationError(f"round {self._round}: {error}", by_reason(reasons)) from None
+            reasons = [*self.refused[before:], *added.problems]
+            raise FederationError(f"round {self.server_round}: {error}", by_reason(reasons)) from None
 
     # --- parts -------------------------------------------------------------------------------------
 
@@ -225,8 +227,8 @@ class Dealing:
             self._drop(node, f"secure sums: {why}", lost=checks.is_lost(why))
 
     def _drop(self, node: Node, why: str, *, lost: bool = False) -> None:
-        self._refused.append((node, why))
-        self._leave_out(node, why, lost=lost)
+        self.refused.append((node, why))
+        self.leave_out(node, why, lost=lost)
 
     def _keys(self, nodes: list[Node]) -> dict[Node, Keys]:
         """Return the keys of the nodes that answer, and of which no other one has sent a key: nodes refuse such a sum.
@@ -254,29 +256,27 @@ class Dealing:
         Raises:
             FederationError: If these nodes would not hide each other.
         """
-        federation, statements = self._config.federation, tuple(map(stated, present))
+        federation, statements = self.config.federation, tuple(map(stated, present))
         publics = tuple(own.signed[0] for own in keys)
-        group = Group(
-            self._round,
+        return Group(
+            self.server_round,
             tuple(node.index for node in present),
             tuple(own.public[0] for own in keys),
             tuple(own.public[1] for own in keys),
             statements,
-            weighting.factors(self._config, statements, self._purpose, alike=self._alike),
+            hiding_factors(self.config, statements, self.purpose, alike=self.alike),
             federation.secure_sums_nodes,
             federation.secure_sums_least,
-            self._purpose,
+            self.purpose,
             publics if any(publics) else (),
         )
-        check_hides(self._config, group.factors, self._purpose)
-        return group
 
     def _asked(self, stage: str, questions: Mapping[Node, Said]) -> Iterator[tuple[Node, Said]]:
         """Yield each node that answers a question of a stage with what it says; others are left out."""
-        head = {wire.SECURE_STAGE: stage, wire.SECURE_PURPOSE: self._purpose}
+        head = {wire.SECURE_STAGE: stage, wire.SECURE_PURPOSE: self.purpose}
         waiting = {node.node_id: node for node in questions}
         self.bytes_down += sum(map(_num_bytes, questions.values()))
-        for reply in self._ask({node: {**head, **question} for node, question in questions.items()}):
+        for reply in self.ask({node: {**head, **question} for node, question in questions.items()}):
             node = waiting.pop(reply.metadata.src_node_id)
             with self._dropping(node):
                 said = checks.config_of(checks.opened(reply, (wire.CONFIG,)))
@@ -291,22 +291,26 @@ def _check_left(number: int, needed: int, did: str) -> None:
         raise FederationError(f"secure sums: {plural(number, 'node')} {did}, {needed} are needed")
 
 
-def check_hides(config: RunSettings, factors: Sequence[float], purpose: str) -> None:
-    """Refuse weights by which too few nodes would hide each other.
+def hiding_factors(
+    config: RunSettings, statements: Sequence[Statement], purpose: str, *, alike: bool
+) -> tuple[float, ...]:
+    """Return the weights of nodes that state so much; refuse those by which too few would hide each other.
 
     Raises:
         FederationError: With the number found, and what helps.
     """
+    factors = weighting.factors(config, statements, purpose, alike=alike)
     try:
         check_effective(factors, config.federation.secure_sums_least)
     except FedShiftError as error:
-        alike = "aggregation.weights=equal where weights are averaged"
+        remedy = "aggregation.weights=equal where weights are averaged"
         if purpose == ANSWERS:
-            alike = "a smaller evaluate.bn_images, by which BatchNorm's statistics weigh"
+            remedy = "a smaller evaluate.bn_images, by which BatchNorm's statistics weigh"
         raise FederationError(
-            f"secure sums ({purpose}): {str(error).removeprefix('refused: ')}; what helps: {alike}, more nodes, or a "
+            f"secure sums ({purpose}): {str(error).removeprefix('refused: ')}; what helps: {remedy}, more nodes, or a "
             "lower key if their owners allow it"
         ) from None
+    return factors
 
 
 def stated(node: Node) -> Statement:

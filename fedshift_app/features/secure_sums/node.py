@@ -88,13 +88,23 @@ class SecureSumsOnNode(NodeFeature):
         _check(call.options, _STAGES[stage], f"a question of the stage {stage!r}")
         member = Member(call.state(self.name), call.index, call.options[wire.SECURE_PURPOSE])
         if stage == protocol.KEYS:
-            return _signed_keys(call, member.keys(call.run, call.server_round))
+            keys, statement, signer = (
+                member.keys(call.run, call.server_round),
+                call.statement().written(),
+                call.signer(),
+            )
+            answer = {wire.SECURE_KEYS: list(keys), wire.SECURE_STATEMENTS: [statement]}
+            if signer is not None:
+                of_sum = call.server_round, call.options[wire.SECURE_PURPOSE]
+                signed = signer.sign(call.run, call.index, of_sum, (statement, *keys))
+                answer[wire.SECURE_SIGNED] = [signed.public, signed.signature]
+            return answer
         if stage == protocol.SHARES:
             flat = call.options.get(wire.SECURE_SIGNED, ())
-            signed = [Signed(*pair) for pair in zip(flat[::2], flat[1::2], strict=False)]
-            group = _group(call, tuple(one.public for one in signed))
+            signatures = [Signed(*pair) for pair in zip(flat[::2], flat[1::2], strict=False)]
+            group = _group(call, tuple(one.public for one in signatures))
             if call.trusted:
-                identity.check(group, signed, call.run, call.index, call.trusted)
+                identity.check(group, signatures, call.run, call.index, call.trusted)
             texts, digests, seed = member.deal(group)
             return {wire.SECURE_TEXTS: texts, wire.SECURE_DIGESTS: digests, wire.SECURE_SEED: seed}
         alive, lost = call.options[wire.SECURE_ALIVE], call.options[wire.SECURE_LOST]
@@ -155,11 +165,8 @@ class SecureSumsOnNode(NodeFeature):
         _check(call.options, _SHARES, "a question in place of scores")
         member = Member(call.state(self.name), call.index, ANSWERS)
         _receive(member, call)
-        sizes, most = (
-            {name: array.size for name, array in reply.means.items()},
-            call.config.federation.secure_sums_range,
-        )
-        layout = of_powers(sizes, reply.powers, most, member.nodes)
+        sizes = {name: array.size for name, array in reply.means.items()}
+        layout = of_powers(sizes, reply.powers, call.config.federation.secure_sums_range, member.nodes)
         vector = layout.vector({name: array * member.factor for name, array in reply.means.items()})
         first = dict([*reply.knowledge.items()][:1])  # of the layer behind the fewest weights
         masked = member.mask(
@@ -179,17 +186,6 @@ def _receive(member: Member, call: Call) -> None:
             call.server_round,
             ", ".join(map(str, bad)),
         )
-
-
-def _signed_keys(call: Question, keys: tuple[bytes, bytes]) -> dict[str, Any]:
-    """Return a node's statement and its public keys of a sum, signed if it has a long-term key."""
-    statement, signer = call.statement().written(), call.signer()
-    answer = {wire.SECURE_KEYS: list(keys), wire.SECURE_STATEMENTS: [statement]}
-    if signer is None:
-        return answer
-    of_sum = call.server_round, call.options[wire.SECURE_PURPOSE]
-    signed = signer.sign(call.run, call.index, of_sum, (statement, *keys))
-    return answer | {wire.SECURE_SIGNED: [signed.public, signed.signature]}
 
 
 def _check(options: Mapping[str, Any], needed: tuple[str, ...], message: str) -> None:

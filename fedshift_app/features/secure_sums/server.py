@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from fedshift_app.features.bn_statistics.server import statistics_of
 from fedshift_app.features.secure_sums import KEY, Options
-from fedshift_app.features.secure_sums.dealing import Added, Dealing, check_hides, stated
+from fedshift_app.features.secure_sums.dealing import Added, Dealing, hiding_factors, stated
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
@@ -38,8 +38,7 @@ from fedshift_core.secure.layout import COUNTS, KNOWLEDGE, LOSSES, REPORTS, WEIG
 from fedshift_core.secure.statement import LEAST_HOLDERS, largest, summed
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import encode
-from fedshift_strategies import weighting
-from fedshift_strategies.contributions import Declaration, Own, Whole, check_contribution
+from fedshift_strategies.contributions import Own, Whole, check_contribution
 from fedshift_strategies.features.base import (
     Asked,
     Gather,
@@ -109,12 +108,8 @@ class SecureSums(ServerFeature):
         if wire.RETAKEN in statistics_of(self.run):
             purposes.append(ANSWERS)
         for purpose in purposes:  # before anything is asked for
-            check_hides(
-                config, weighting.factors(config, [*map(stated, training.nodes)], purpose, alike=alike), purpose
-            )
-        self._dealing = Dealing(
-            training.server_round, TRAINING, config, training.query, training.leave_out, alike=alike
-        )
+            hiding_factors(config, [*map(stated, training.nodes)], purpose, alike=alike)
+        self._dealing = Dealing(training.server_round, TRAINING, config, alike, training.query, training.leave_out)
         self._dealing.begin(training.nodes)
         sums = method.sums(method.params)
         self._sums = {name: sums[name] for name in method.expected()}
@@ -161,7 +156,7 @@ class SecureSums(ServerFeature):
             FederationError: If too few nodes answer.
         """
         number, most = scoring.server_round, self._options.secure_sums_range
-        dealing = Dealing(number, ANSWERS, self.run.config, scoring.query, scoring.leave_out, alike=False)
+        dealing = Dealing(number, ANSWERS, self.run.config, False, scoring.query, scoring.leave_out)
         try:
             dealing.begin([*question.work])
         except FederationError as error:
@@ -215,7 +210,13 @@ class SecureSums(ServerFeature):
         knowledge = {name: self._mean(name, sums, len(arrived)) for name in declared}
         announced = np.array([node.class_counts for node in arrived], np.int64).sum(axis=0).tolist()
         check_contribution(knowledge, declared, self.run.sizes, announced, self.run.config.federation.max_value)
-        self._check_whole(training.method.comparable(knowledge, arrived), declared)
+        most = self._options.secure_sums_range
+        for name, array in training.method.comparable(knowledge, arrived).items():  # floats each node holds against it
+            if isinstance(declared[name], Whole) and (size := largest_of(array)) > most:
+                raise Refused(
+                    f"{name} comes to {size:.3g} for an image, allowed is {most:g} at most "
+                    "(federation.secure_sums_range)"
+                )
         metrics = {
             term: float(sums[LOSSES + term]) / float(sums[REPORTS + term])
             for term in self._common[wire.SECURE_TERMS]
@@ -223,16 +224,6 @@ class SecureSums(ServerFeature):
         }
         images = sum(node.num_examples for node in arrived)
         return Update(arrived[0], encode(arrays), knowledge, images, metrics, sent.check(arrays), tuple(arrived))
-
-    def _check_whole(self, comparable: Arrays, declared: Declaration) -> None:
-        """Hold what sums of whole numbers come to for an image against the run's range, as each node holds floats."""
-        most = self._options.secure_sums_range
-        for name, array in comparable.items():
-            if isinstance(declared[name], Whole) and (size := largest_of(array)) > most:
-                raise Refused(
-                    f"{name} comes to {size:.3g} for an image, allowed is {most:g} at most "
-                    "(federation.secure_sums_range)"
-                )
 
     def _mean(self, name: str, sums: Arrays, nodes: int) -> NDArray[Any]:
         """Return the mean of a contribution, as its kind of sum says."""
@@ -249,16 +240,13 @@ class SecureSums(ServerFeature):
         return total.astype(np.float32)
 
     def _layout(self, weights: Mapping[str, Any], training: Training) -> layout.Layout:
-        declared = training.method.expected()
+        declared, shapes = training.method.expected(), dict[str, tuple[int, ...]]()
         own: dict[str, int] = {part: part.most for s in declared.values() for part in s if isinstance(part, Own)}
         sizes = own | self.run.sizes
         for name, shape in declared.items():
             if any(isinstance(part, str) and part not in sizes for part in shape):
                 raise FederationError(f"secure sums: how large {name} is, each node decides; a sum needs the same size")
-        shapes = {
-            name: tuple(sizes[part] if isinstance(part, str) else part for part in shape)
-            for name, shape in declared.items()
-        }
+            shapes[name] = tuple(sizes[part] if isinstance(part, str) else part for part in shape)
         terms, most = self._common[wire.SECURE_TERMS], self._options.secure_sums_range
         whole = [name for name, shape in declared.items() if isinstance(shape, Whole)]
         return layout.layout_of(weights, shapes, terms, most, len(self._dealing.group.nodes), whole)

@@ -19,21 +19,11 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedshift_app.features.server_ema import Options
-from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
 from fedshift_strategies.features.base import Merge, RoundResult, Scoring, ServerFeature, Steps, Training, Update
 from fedshift_strategies.federation.updates import decode
 
 PREFIX = "ema/"
-
-
-def moved(average: Arrays, weights: Arrays, decay: float) -> Arrays:
-    """Return the average after a round, of the arrays that are no integers; with no average so far, the weights."""
-    floats = {PREFIX + name: array for name, array in weights.items() if array.dtype.kind == "f"}
-    return {
-        name: np.asarray(decay * average[name] + (1 - decay) * array, array.dtype) if name in average else array
-        for name, array in floats.items()
-    }
 
 
 class MovingAverage(ServerFeature):
@@ -48,8 +38,12 @@ class MovingAverage(ServerFeature):
 
     def merge(self, updates: list[Update], weights: list[float], training: Training, next: Merge) -> ArrayRecord:
         """Move the average on, and return the weights as they are."""
-        merged = next(updates, weights)
-        self.state = moved(self.state, decode(merged), Options.read(self.run.config).ema)
+        merged, decay, average = next(updates, weights), Options.read(self.run.config).ema, self.state
+        floats = {PREFIX + name: array for name, array in decode(merged).items() if array.dtype.kind == "f"}
+        self.state = {
+            name: np.asarray(decay * average[name] + (1 - decay) * array, array.dtype) if name in average else array
+            for name, array in floats.items()
+        }
         return merged
 
     def on_scores(self, scoring: Scoring) -> Steps:

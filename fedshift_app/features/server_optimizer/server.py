@@ -30,36 +30,11 @@ from numpy.typing import NDArray
 from fedshift_app.features.server_optimizer import Options
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.records import encode
-from fedshift_strategies.features.base import Merge, RunContext, ServerFeature, Training, Update
+from fedshift_strategies.features.base import Merge, ServerFeature, Training, Update
 from fedshift_strategies.federation.updates import decode
 
 FIRST, SECOND = "m/", "v/"  # prefixes of the moments, before the name of a weight
 Array = NDArray[Any]
-
-
-def step(
-    run: RunContext, merged: ArrayRecord, sent: ArrayRecord, moments: Arrays, server_round: int
-) -> tuple[ArrayRecord, Arrays]:
-    """Return the next shared weights, in the order and the types of the merged ones, and the next moments.
-
-    Args:
-        run: Its ``server`` says which optimiser, its ``buffers`` what is no parameter.
-        merged: What the nodes' weights were merged to.
-        sent: The weights from which they came.
-        moments: Those of the round before; none in the first.
-        server_round: The round, from 1.
-    """
-    config = run.config.server
-    if config.optimizer == "fedavgm" and config.rate == 1 and config.momentum == 0:
-        return merged, {}  # w - (w - a) may miss a by a rounding; Flower has it so, too
-    before, weights = decode(sent), decode(merged)
-    kept: Arrays = {}
-    for name in run.trained(weights):
-        own = {key: moments[key + name] for key in (FIRST, SECOND) if key + name in moments}
-        stepped, own = _rule(config, weights[name], before[name], own, server_round)
-        weights[name] = np.asarray(stepped, weights[name].dtype)
-        kept |= {key + name: np.asarray(moment) for key, moment in own.items()}
-    return encode(weights), kept
 
 
 def _rule(config: Options, merged: Array, sent: Array, moments: Arrays, server_round: int) -> tuple[Array, Arrays]:
@@ -85,12 +60,20 @@ def _rule(config: Options, merged: Array, sent: Array, moments: Arrays, server_r
 
 
 class ServerOptimizer(ServerFeature):
-    """Makes the average a step, as the section ``server`` says."""
+    """Makes the average a step, as the section ``server`` says; its ``state`` are the moments."""
 
     prefixes = (FIRST, SECOND)
 
     def merge(self, updates: list[Update], weights: list[float], training: Training, next: Merge) -> ArrayRecord:
-        """Return the next shared weights."""
-        merged = next(updates, weights)
-        weights_after, self.state = step(self.run, merged, training.weights, self.state, training.server_round)
-        return weights_after
+        """Return the next shared weights, in the order and the types of the merged ones."""
+        config, merged, moments = self.run.config.server, next(updates, weights), self.state
+        self.state = {}
+        if config.optimizer == "fedavgm" and config.rate == 1 and config.momentum == 0:
+            return merged  # w - (w - a) may miss a by a rounding; Flower has it so, too
+        before, after = decode(training.weights), decode(merged)
+        for name in self.run.trained(after):
+            own = {key: moments[key + name] for key in (FIRST, SECOND) if key + name in moments}
+            stepped, own = _rule(config, after[name], before[name], own, training.server_round)
+            after[name] = np.asarray(stepped, after[name].dtype)
+            self.state |= {key + name: np.asarray(moment) for key, moment in own.items()}
+        return encode(after)

@@ -5,14 +5,14 @@ Only the figures, their intervals and the numbers of images and patients leave i
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedshift_app.features.site_figures import due
-from fedshift_app.features.site_figures import numbers as site_numbers
-from fedshift_app.features.site_figures.numbers import Scored
+from fedshift_app.features.site_figures.numbers import Rows, Scored, figures, rounded
 from fedshift_clients.features import Call, Next, NodeFeature, Rate, Reply, Request
 from fedshift_clients.training.eval_slices import Scores
 from fedshift_clients.training.inputs import Observer
@@ -27,25 +27,23 @@ class Seen:
     """The findings of a pass, or of several.
 
     Attributes:
-        scored: What the model said of the images.
-        least: Least images behind a number that leaves the node.
+        rows: What the model said of each image.
         whole: Domains whose test images are all scored in one pass.
     """
 
-    scored: Scored
-    least: int
+    rows: Rows
     whole: frozenset[str]
 
     def __add__(self, other: "Seen") -> "Seen":
-        return replace(self, scored=self.scored + other.scored)
+        return replace(self, rows=self.rows + other.rows)
 
 
 class Watching:
-    """Keeps what a pass predicts, batch after batch."""
+    """Keeps what a pass over images of a number of classes predicts, batch after batch."""
 
-    def __init__(self, images: ImageSet, classes: int, least: int, whole: frozenset[str]) -> None:
-        self._groups, self._least, self._whole = images.groups, least, whole
-        self._parts = [(torch.zeros(0, classes), *torch.zeros(2, 0, dtype=torch.int64))]
+    def __init__(self, images: ImageSet, classes: int, whole: frozenset[str]) -> None:
+        self._images, self._classes, self._whole = images, classes, whole
+        self._parts: list[tuple[Tensor, ...]] = []
 
     def add(self, logits: Tensor, predicted: Tensor, y: Tensor) -> None:
         """Add a batch: logits (B, C), predicted classes (B,) and true ones (B,)."""
@@ -53,13 +51,10 @@ class Watching:
 
     def total(self) -> Seen:
         """Return all batches together."""
-        columns = zip(*(self._parts[1:] or self._parts), strict=True)
-        logits, predicted, y = (torch.cat(column) for column in columns)
-        probabilities = logits.double().softmax(dim=1)
-        if self._least > 1:  # a mark of scores that are not finite would tell of one image
-            probabilities = probabilities.nan_to_num(nan=1 / logits.shape[1])
-        p = probabilities.cpu().numpy()
-        return Seen(Scored(p, predicted.cpu().numpy(), y.cpu().numpy(), self._groups), self._least, self._whole)
+        parts = self._parts or [(torch.zeros(0, self._classes), *torch.zeros(2, 0, dtype=torch.int64))]
+        logits, predicted, y = map(torch.cat, zip(*parts, strict=True))
+        p = logits.double().softmax(dim=1).cpu().numpy()
+        return Seen(Scored(p, predicted.cpu().numpy(), y.cpu().numpy(), self._images.groups), self._whole)
 
 
 class SiteFiguresOnNode(NodeFeature):
@@ -68,9 +63,11 @@ class SiteFiguresOnNode(NodeFeature):
     Attributes:
         ask: The name of a message's key that asks for them.
         record: That of the record with them.
+        watching: Looks on while test images are scored.
     """
 
     ask, record = ASK_SITE_FIGURES, SITE_FIGURES
+    watching: ClassVar[type[Watching]] = Watching
 
     def refuse(self, request: Request) -> str:
         """Allow it in the rounds in which the run has them."""
@@ -89,29 +86,28 @@ class SiteFiguresOnNode(NodeFeature):
         reply = next(call.observed_by(self.name, self._watching(call, whole)) if whole else call)
         figures: Arrays = {}
         for domain, scores in reply.scores.items():
-            figures |= self._figures(domain, scores)
+            figures |= self._figures(call, domain, scores)
         for domain, _, drawn in self._parts(call.options):
             if drawn is None:
                 continue
             with call.client.observed_by({self.name: self._watching(call, frozenset({domain}))}):
                 for _, test in call.client.tests({DOMAINS: [domain], DRAWN: [drawn]}, mixed=call.mixed):
-                    figures |= self._figures(domain, call.client.score_test(test))
+                    figures |= self._figures(call, domain, call.client.score_test(test))
         if figures:
             reply.records[self.record] = figures
         return reply
 
     def in_steps(self, figures: Arrays, rates: Callable[[str], Rate], least: int) -> Arrays:
         """Return figures rounded, with intervals of the rounded ones."""
-        rounded: Arrays = {}
+        in_steps: Arrays = {}
         for domain in (name.removeprefix(SITE_COUNTS) for name in figures if name.startswith(SITE_COUNTS)):
             numbers = site_figures.from_arrays(figures, domain)
-            rounded |= site_numbers.rounded(numbers, rates(domain), least).arrays(domain)
-        return rounded
+            in_steps |= rounded(numbers, rates(domain), least).arrays(domain)
+        return in_steps
 
     def _watching(self, call: Call, whole: frozenset[str]) -> Callable[[ImageSet], Observer]:
         """Return what makes an observer of these whole test sets."""
-        client = call.client
-        return lambda images: Watching(images, client.model.num_classes, client.setup.least_images, whole)
+        return lambda images: self.watching(images, call.client.model.num_classes, whole)
 
     def _parts(self, request: Mapping[str, Any]) -> Iterator[tuple[str, bool, int | None]]:
         """Yield each domain, whether the node scores all of it, and its number of images if it has the first part."""
@@ -123,9 +119,14 @@ class SiteFiguresOnNode(NodeFeature):
             first = start == 0 and stop < drawn
             yield domain, start == 0 and stop == drawn, drawn if first else None
 
-    def _figures(self, domain: str, scores: Scores) -> Arrays:
+    def _figures(self, call: Call, domain: str, scores: Scores) -> Arrays:
         """Return the figures of a domain whose test images were all scored."""
         seen: Seen | None = scores.seen.get(self.name)
-        if seen is None or domain not in seen.whole:
-            return {}
-        return site_numbers.figures(seen.scored, seen.least).arrays(domain)
+        return {} if seen is None or domain not in seen.whole else self.figures(call, domain, seen.rows)
+
+    def figures(self, call: Call, domain: str, rows: Any) -> Arrays:
+        """Return what leaves of the predictions of a domain's images."""
+        least = call.client.setup.least_images
+        if least > 1:  # a mark of scores that are not finite would tell of one image
+            rows = replace(rows, p=np.nan_to_num(rows.p, nan=1 / rows.p.shape[1]))
+        return figures(rows, least).arrays(domain)

@@ -15,9 +15,9 @@ image: the derivative of the figure by how often the image counts. scikit-learn'
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,16 @@ def units_of(groups: NDArray[np.str_] | None, images: int) -> tuple[Ints, int]:
 
 
 @dataclass(frozen=True)
-class Scored:
+class Rows:
+    """Arrays with a row for each image; None where nobody says."""
+
+    def __add__(self, other: Self) -> Self:
+        pairs = [(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)]
+        return type(self)(*(None if a is None or b is None else np.concatenate([a, b]) for a, b in pairs))
+
+
+@dataclass(frozen=True)
+class Scored(Rows):
     """What a model said of n test images of C classes.
 
     Attributes:
@@ -63,11 +72,6 @@ class Scored:
     predicted: Ints
     y: Ints
     groups: NDArray[np.str_] | None
-
-    def __add__(self, other: "Scored") -> "Scored":
-        pairs = ((self.p, other.p), (self.predicted, other.predicted), (self.y, other.y), (self.groups, other.groups))
-        both: list[Any] = [None if a is None or b is None else np.concatenate([a, b]) for a, b in pairs]
-        return Scored(*both)
 
     @cached_property
     def units(self) -> tuple[Ints, int]:

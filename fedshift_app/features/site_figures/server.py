@@ -4,7 +4,7 @@ Their numbers are checked here. What a run shows of them is in :mod:`fedshift_ap
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flwr.app import RecordDict
@@ -30,18 +30,10 @@ from fedshift_core.wire.site_figures import (
     from_arrays,
     shapes,
 )
-from fedshift_strategies.features.base import Asked, Node, Scoring, ServerFeature, Steps
+from fedshift_strategies.features.base import Asked, Scoring, ServerFeature, Steps
 from fedshift_strategies.federation.evaluation import Answer
 
 ROUNDING = 1e-9
-
-
-class OfNode(NamedTuple):
-    """The figures of one node for one domain; None where it sent none."""
-
-    node: Node
-    domain: str
-    numbers: Any
 
 
 class SiteFigures(ServerFeature):
@@ -65,43 +57,35 @@ class SiteFigures(ServerFeature):
         yield Asked(lambda node: {self.ask: True}, when=asks, reads=(self.record,), read=self._read)
         if asks():
             each = [given for domain in self.run.domains for given in scoring.evaluation.extra(self.name, domain)]
-            scoring.result.passing[self.key] = [given for given in each if given.numbers is not None]
+            scoring.result.passing[self.key] = [given for given in each if given[-1] is not None]
 
     def is_due(self, server_round: int) -> bool:
         """Tell whether the run has such figures after a round."""
         return bool(self.run.config.evaluate.site_figures and due(self.run.config, server_round))
 
     def numbers(self, content: RecordDict, answers: Sequence[Answer]) -> Mapping[str, Any]:
-        """Return by domain the figures of a reply; see :func:`read`."""
-        return read(content, answers, self.run.num_classes)
+        """Return by domain the figures of a reply; a domain of which it says nothing is left out.
+
+        Raises:
+            Refused: If a name, shape, type or number is not what it should be.
+        """
+        answer_of = {answer.part.domain: answer for answer in answers if answer.part.start == 0}
+        wanted = {domain: shapes(domain, self.run.num_classes) for domain in answer_of}
+        numbers_of = {
+            domain: from_arrays(a, domain) for domain, a in records.read(content, self.record, wanted).items()
+        }
+        for domain, numbers in numbers_of.items():
+            part, score = answer_of[domain].part, answer_of[domain].score
+            _check(numbers, part, score.correct if len(part) == part.drawn else None)
+        return numbers_of
 
     def _read(self, content: RecordDict, answers: Sequence[Answer]) -> Mapping[str, Any]:
-        """Return the figures of each domain of which the node scored all images, or has the first part."""
-        numbers = self.numbers(content, answers)
+        """Return index, domain and figures of each domain that was scored; None for figures that were not sent."""
+        numbers, domains = self.numbers(content, answers), [answer.part.domain for answer in answers]
         return {
-            answer.part.domain: OfNode(answer.node, answer.part.domain, numbers.get(answer.part.domain))
-            for answer in answers
+            domain: (answer.node.index, domain, numbers.get(domain))
+            for domain, answer in zip(domains, answers, strict=True)
         }
-
-
-def read(content: RecordDict, answers: Sequence[Answer], classes: int) -> dict[str, SiteNumbers]:
-    """Return by domain the figures of a reply; a domain of which it says nothing is left out.
-
-    Args:
-        content: The node's reply.
-        answers: What it says of its parts, of one domain each.
-        classes: C.
-
-    Raises:
-        Refused: If a name, shape, type or number is not what it should be.
-    """
-    answer_of = {answer.part.domain: answer for answer in answers if answer.part.start == 0}
-    arrays_of = records.read(content, SITE_FIGURES, {domain: shapes(domain, classes) for domain in answer_of})
-    numbers_of = {domain: from_arrays(arrays, domain) for domain, arrays in arrays_of.items()}
-    for domain, numbers in numbers_of.items():
-        part, score = answer_of[domain].part, answer_of[domain].score
-        _check(numbers, part, score.correct if len(part) == part.drawn else None)
-    return numbers_of
 
 
 def _check(numbers: SiteNumbers, part: Part, correct: float | None) -> None:
@@ -115,12 +99,10 @@ def _check(numbers: SiteNumbers, part: Part, correct: float | None) -> None:
     complete = len(visible) == len(numbers.of_class)
     if (visible <= 0).any() or visible.sum() > images or (complete and visible.sum() != images):
         raise Refused(f"{where} are of {visible.sum()} images by class, and of {images} images")
-    for kinds, values, marks in (
-        (OVERALL, numbers.overall, numbers.overall_marks),
-        (BY_CLASS, numbers.by_class, numbers.by_class_marks),
-    ):
-        for kind, value, mark in zip(kinds, values, marks, strict=True):
-            _check_numbers(f"{kind} of {part.domain}", value, mark)
+    values = (*numbers.overall, *numbers.by_class)
+    marks = (*numbers.overall_marks, *numbers.by_class_marks)
+    for kind, value, mark in zip((*OVERALL, *BY_CLASS), values, marks, strict=True):
+        _check_numbers(f"{kind} of {part.domain}", value, mark)
     _check_classes(numbers, where)
     if numbers.overall_marks[0] == KNOWN:
         accuracy = numbers.overall[0, 0]

@@ -41,8 +41,7 @@ MOST_NAMED = 3  # sites and classes that a warning names
 
 def show(history: History) -> Shown:
     """Return the figures of the last round; nothing if no node sent any."""
-    given = history.rounds[-1].passing.get(KEY, ()) if history.rounds else ()
-    sites = [(site.node.index, site.domain, site.numbers) for site in given if site.numbers is not None]
+    sites = history.rounds[-1].passing.get(KEY, ()) if history.rounds else ()
     return Shown(section=content(sites, history.rounds[-1].server_round, history.classes) if sites else None)
 
 
@@ -141,8 +140,12 @@ class Sites(FromFile):
             return {key: value for key, value in site.items() if key not in ("per_class", "images_of_class")}
 
         overall = {"overall": over_all(content["overall"])} if content.get("overall") else {}
-        sites = [over_all(site) for site in content["sites"]]
-        return {"round": content["round"], "sites": sites, **overall, "mix": content.get("mix") or {}}
+        return {
+            "round": content["round"],
+            "sites": [*map(over_all, content["sites"])],
+            **overall,
+            "mix": content.get("mix") or {},
+        }
 
 
 def how_intervals(runs: Iterable[Sites]) -> str:

@@ -28,8 +28,8 @@ class SiteStatisticsOnNode(NodeFeature):
     def refuse(self, request: Request) -> str:
         """Allow the question where the run asks for statistics, and those of all nodes where it sends them."""
         share, images = request.config.statistics.share, request.config.statistics.image_share
-        given, goes_along = request.given, request.kind != "query" and share == "nodes"
-        asks = given.get(SITE_IMAGES) is True and (goes_along or request.kind == "query")
+        given = request.given
+        asks = given.get(SITE_IMAGES) is True and (request.kind == "query" or share == "nodes")
         styles = given.get(IMAGE_STYLES) is True and images > 0
         return (
             request.but(SITE_IMAGES, request.private or ("" if asks else f"this run has statistics.share={share}"))
@@ -67,8 +67,8 @@ class SiteStatisticsOnNode(NodeFeature):
 def styles(site: Site, share: float, drawn: NDArray[np.int64]) -> Styles:
     """Return means and deviations of a share of the node's images in drawn order (N,), so that no place is known."""
     images = site.images.x
-    chosen = drawn[: min(int(share * len(images)), MOST_STYLES)]
-    return tuple(tuple(row) for row in pixel_statistics.styles(images[chosen]).tolist())
+    rows = pixel_statistics.styles(images[drawn[: min(int(share * len(images)), MOST_STYLES)]])
+    return tuple(map(tuple, rows.tolist()))
 
 
 def report_of(site: Site, least: int) -> SiteImages:

@@ -10,7 +10,6 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from fedshift_app.features.statistics import Options, show
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import BINS, Refused, some
-from fedshift_core.shown import Named, named
+from fedshift_core.shown import named
 from fedshift_core.wire.image_styles import ImageStyles
 from fedshift_core.wire.names import CONFIG, IMAGE_STYLES, SITE_IMAGES
 from fedshift_core.wire.site_images import FederationImages, SiteImages
@@ -36,30 +35,17 @@ class SiteStatistics(ServerFeature):
 
     prefixes = ("statistics/",)
 
-    _to_all: dict[str, Arrays] | None = None
     _failed: Set[int] = frozenset()  # nodes that answered with an error of their own: they are asked again
 
     @property
     def state(self) -> Arrays:
         """What nodes have reported, for the checkpoint."""
-        return {SITES: np.frombuffer(self._text, np.uint8)} if self._text else {}
+        kept = {node: (domain, asdict(site)) for node, (domain, site) in sorted(self._sites.items())}
+        return {SITES: np.frombuffer(json.dumps(kept).encode(), np.uint8)} if kept else {}
 
     @state.setter
     def state(self, arrays: Arrays) -> None:
-        self._text = arrays[SITES].tobytes() if SITES in arrays else b""
-        self._sites, self._to_all = _read(arrays), None
-
-    @property
-    def _to_tell(self) -> dict[str, Arrays]:
-        """The records that go to each node, made once from what the nodes report."""
-        if self._to_all is None:
-            records: dict[str, Arrays] = {}
-            if self._options.share == "nodes":  # without rows while no node tells any
-                records[SITE_IMAGES] = (self.of_all or FederationImages.of([])).to_arrays()
-                if styles := [(node, site.styles) for node, (_, site) in sorted(self._sites.items()) if site.styles]:
-                    records[IMAGE_STYLES] = ImageStyles.of(styles).to_arrays()
-            self._to_all = records
-        return self._to_all
+        self._sites = _read(arrays)
 
     @property
     def of_all(self) -> FederationImages | None:
@@ -103,13 +89,12 @@ class SiteStatistics(ServerFeature):
         if not new:
             return set()
         failed = set[int]()
-        by_id = {node.node_id: node for node in new}
-        silent = dict.fromkeys(new, checks.NO_ANSWER)
+        by_id, silent = {node.node_id: node for node in new}, dict.fromkeys(new, checks.NO_ANSWER)
         for reply in phase.query({node: {SITE_IMAGES: True} for node in new}):
             node = by_id[reply.metadata.src_node_id]
             try:
-                said = checks.config_of(checks.opened(reply, (CONFIG,)))
-                site = SiteImages.from_config(said, node.num_examples, BINS)
+                content = checks.opened(reply, (CONFIG,))
+                site = SiteImages.from_config(checks.config_of(content), node.num_examples, BINS)
             except Refused as refused:
                 if checks.is_lost(str(refused)):
                     silent[node] = str(refused)
@@ -117,13 +102,13 @@ class SiteStatistics(ServerFeature):
                 if reply.has_error() and checks.OWNER not in str(refused):
                     failed.add(node.index)
                 site = SiteImages(kept=str(refused))
-                log.warning("%s tells no statistics of its images: %s", node, refused, extra=_fields(node))
+                fields = {"event": "statistics", "node": node.index, "domain": node.domain}
+                log.warning("%s tells no statistics of its images: %s", node, refused, extra=fields)
             self._sites[node.index] = node.domain, site
             del silent[node]
         for node, reason in silent.items():
             phase.leave_out(node, f"statistics of its images: {reason}", lost=True)
         self._failed = failed
-        self._keep()
         if lacking := self._lacking():
             all_here = self.run.engine.is_simulation or {*self.run.domains} <= {
                 *self.run.config.allocation.held_out,
@@ -131,18 +116,14 @@ class SiteStatistics(ServerFeature):
             }
             if first and all_here and not silent and not self._failed:
                 raise FederationError(lacking)
-            log.warning("%s. The run goes on without, as a node may be late", lacking, extra=_fields(None))
+            log.warning("%s. The run goes on without, as a node may be late", lacking, extra={"event": "statistics"})
         return {node.index for node in silent}
-
-    def _keep(self) -> None:
-        kept = {node: (domain, asdict(site)) for node, (domain, site) in sorted(self._sites.items())}
-        self._text, self._to_all = json.dumps(kept).encode(), None
 
     def _lacking(self) -> str:
         """Return what nodes need and none tells, with why; empty if there is nothing."""
-        share, images = self._options.share, self._options.image_share
+        images = self._options.image_share
         sites, none = [site for _, site in self._sites.values()], f"none of {max(len(self._sites), 1)} nodes tells"
-        if share == "nodes" and not any(site.reports for site in sites):
+        if self._options.share == "nodes" and not any(site.reports for site in sites):
             why = some(sorted({site.kept for site in sites}) or [checks.NO_ANSWER], 3)
             return (
                 f"statistics.share=nodes: {none} statistics of its images ({why}); see statistics.least_images, and "
@@ -159,15 +140,18 @@ class SiteStatistics(ServerFeature):
 
     def _asked(self) -> Asked:
         """Say what goes along, and send it."""
-        return Asked(lambda node: dict.fromkeys(self._to_tell, True), self._to_tell)
+        records: dict[str, Arrays] = {}
+        if self._options.share == "nodes":  # without rows while no node tells any
+            records[SITE_IMAGES] = (self.of_all or FederationImages.of([])).to_arrays()
+            if styles := [(node, site.styles) for node, (_, site) in sorted(self._sites.items()) if site.styles]:
+                records[IMAGE_STYLES] = ImageStyles.of(styles).to_arrays()
+        return Asked(lambda node: dict.fromkeys(records, True), records)
 
     def _show(self, result: RoundResult) -> None:
         """Hand on what the nodes report."""
         if self._sites:
-            result.passing[show.KEY] = self._named()
-
-    def _named(self) -> list[Named]:
-        return named([(node, domain, site) for node, (domain, site) in sorted(self._sites.items())])
+            sites = [(node, domain, site) for node, (domain, site) in sorted(self._sites.items())]
+            result.passing[show.KEY] = named(sites)
 
 
 def federation_images(state: Arrays, domains: Sequence[str]) -> FederationImages | None:
@@ -189,8 +173,3 @@ def _of_all(sites: Mapping[int, tuple[str, SiteImages]], domains: Sequence[str])
     places = {domain: place for place, domain in enumerate(domains)}
     reports = [(node, places[domain], site) for node, (domain, site) in sorted(sites.items()) if site.reports]
     return FederationImages.of(reports) if reports else None
-
-
-def _fields(node: Node | None) -> dict[str, Any]:
-    where = {} if node is None else {"node": node.index, "domain": node.domain}
-    return {"event": "statistics", **where}

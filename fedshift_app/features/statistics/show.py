@@ -19,10 +19,20 @@ Triple = tuple[Share, Share, Share]
 
 def show(history: History) -> Shown:
     """Return what the nodes report until the last round; nothing if none was asked."""
-    sites = history.rounds[-1].passing.get(KEY) if history.rounds else None
+    sites: Sequence[Named] = history.rounds[-1].passing.get(KEY, ()) if history.rounds else ()
     if not sites:
         return Shown()
-    return Shown(section=content(sites, history.rounds[-1].server_round, history.classes, history.nodes))
+    by_place = {node.index: node for node in history.nodes}
+    moments = {s.name: (s.given.numbers["mean"], s.given.numbers["variance"]) for s in sites if s.given.reports}
+    section = {
+        "round": history.rounds[-1].server_round,
+        "classes": list(history.classes),
+        "bins": BINS,
+        "sites": [_site(site, by_place.get(site.node)) for site in sites],
+        "differ": site_differences.sentence(moments),
+        "rule": site_differences.RULE,
+    }
+    return Shown(section=section)
 
 
 class Site(FromFile):
@@ -53,32 +63,6 @@ class Statistics(FromFile):
     sites: tuple[Site, ...]
     differ: str = ""
     rule: str = ""
-
-
-def differing(sites: Sequence[Named]) -> str:
-    """Return a sentence on sites whose images clearly differ; empty if none do."""
-    moments = {s.name: (s.given.numbers["mean"], s.given.numbers["variance"]) for s in sites if s.given.reports}
-    return site_differences.sentence(moments)
-
-
-def content(sites: Sequence[Named], server_round: int, classes: Sequence[str], nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return the section of a round.
-
-    Args:
-        sites: What nodes have reported until then.
-        server_round: The round.
-        classes: Names of the classes.
-        nodes: All nodes of the run.
-    """
-    by_place = {node.index: node for node in nodes}
-    return {
-        "round": server_round,
-        "classes": list(classes),
-        "bins": BINS,
-        "sites": [_site(site, by_place.get(site.node)) for site in sites],
-        "differ": differing(sites),
-        "rule": site_differences.RULE,
-    }
 
 
 def _site(site: Named, node: Node | None) -> dict[str, Any]:

@@ -67,7 +67,11 @@ def _rules(case: Case) -> str:
         return _of_another(config)
     if not config.segmentation.ce and not config.segmentation.dice:
         return "segmentation.ce=0 and segmentation.dice=0 leave no loss; one of them must be above 0"
-    return _adapts(config) or _of_whole_images(config) or _kept_views(config)
+    from fedshift_app.config.needs import goes_by_predictions
+
+    if why := goes_by_predictions(config.adapt):
+        return f"task=segmentation does not fit: {why}"
+    return _of_whole_images(config) or _kept_views(config)
 
 
 def _of_another(config: Any) -> str:
@@ -93,13 +97,6 @@ def _kept_views(config: Any) -> str:
         f"images.{moving[0]} moves masks with their images, of which model.precompute=on keeps views alone; with "
         f"task={NAME} turn {' and '.join(f'images.{key}' for key in moving)} off, or set model.precompute=off"
     )
-
-
-def _adapts(config: Any) -> str:
-    from fedshift_app.config.needs import goes_by_predictions
-
-    why = goes_by_predictions(config.adapt)
-    return f"task=segmentation does not fit: {why}" if why else ""
 
 
 def _of_whole_images(config: Any) -> str:

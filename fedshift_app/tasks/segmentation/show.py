@@ -57,15 +57,15 @@ def _section(history: History) -> Mapping[str, Any] | None:
         return None
     sites: list[dict[str, Any]] = [
         {
-            "node": site.node.index,
-            "domain": site.domain,
-            "unit": site.numbers.unit,
+            "node": node,
+            "domain": domain,
+            "unit": numbers.unit,
             "metrics": {
-                name: [_figure(numbers) for numbers in of_metric]
-                for name, of_metric in zip(METRICS, site.numbers.figures.tolist(), strict=True)
+                name: [_figure(of_class) for of_class in of_metric]
+                for name, of_metric in zip(METRICS, numbers.figures.tolist(), strict=True)
             },
         }
-        for site in given
+        for node, domain, numbers in given
     ]
     means = {name: _means([site["metrics"][name] for site in sites]) for name in METRICS}
     if len({site["unit"] for site in sites}) > 1:

@@ -1,5 +1,6 @@
 """Counts that a node sends: taken whole, or its reply is refused with a reason."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,16 @@ from fedshift_strategies.federation.nodes import Node
 C, N = 4, 30
 
 
+def read(content: RecordDict, scored: dict[str, tuple[int, int]], classes: int) -> dict[str, Any]:
+    """Return what the feature reads of a reply, of so many scored and right images by domain."""
+    feature = server_feature(counting.CountedFigures, domains=("scan",), num_classes=classes)
+    answers: list[Any] = [
+        SimpleNamespace(part=SimpleNamespace(domain=domain), score=SimpleNamespace(count=count, correct=correct))
+        for domain, (count, correct) in scored.items()
+    ]
+    return dict(feature._read(content, answers))
+
+
 def honest(classes: int = C, seed: int = 0) -> Counts:
     rng = torch.Generator().manual_seed(seed)
     logits = torch.randn(N, classes, generator=rng) * 3
@@ -35,11 +46,11 @@ def right(counts: Counts) -> int:
 def test_whole_counts_are_taken(classes: int) -> None:
     result = honest(classes)
     content = RecordDict({"counts": encode(result.arrays("a"))})
-    (domain, taken), *rest = counting.read(content, {"a": (N, right(result)), "b": (3, 1)}, classes).items()
+    (domain, taken), *rest = read(content, {"a": (N, right(result)), "b": (3, 1)}, classes).items()
     assert (domain, rest) == ("a", [])  # of b it tells nothing: a method of one's own may not count
     np.testing.assert_equal(vars(taken), vars(result))
     assert (taken.confusion is None) == (classes > MOST_CLASSES)
-    assert counting.read(RecordDict(), {"a": (N, 1)}, classes) == {}
+    assert read(RecordDict(), {"a": (N, 1)}, classes) == {}
 
 
 CONFUSION, CALIBRATION, SCORES = (honest().arrays("a")[f"{name}/a"] for name in ("confusion", "calibration", "scores"))
@@ -79,7 +90,7 @@ def test_anything_else_is_refused(name: str, array: Any, named: str) -> None:
     if array is None:
         del arrays[name]
     with refused(Refused, named) as caught:
-        counting.read(RecordDict({"counts": encode(arrays)}), {"a": (N, right(counts))}, C)
+        read(RecordDict({"counts": encode(arrays)}), {"a": (N, right(counts))}, C)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 200
 
 
@@ -87,7 +98,7 @@ def test_more_right_than_it_says_and_a_record_of_another_kind_are_refused() -> N
     counts = honest()
     for record, named in ((encode(counts.arrays("a")), "confusion/a"), (ConfigRecord({"a": 1}), "arrays")):
         with refused(Refused, named):
-            counting.read(RecordDict({"counts": record}), {"a": (N, right(counts) - 1)}, C)
+            read(RecordDict({"counts": record}), {"a": (N, right(counts) - 1)}, C)
 
 
 def answer(counts: Counts | None, node: Any) -> Message:

@@ -20,6 +20,7 @@ from fedshift_app.features.statistics import server as statistics_feature
 from fedshift_app.node import requests
 from fedshift_app.node.data import Place
 from fedshift_clients.base import DomainClient
+from fedshift_clients.features import of
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.seeding import torch_seed
@@ -163,7 +164,7 @@ def test_a_message_to_train_without_statistics_is_refused() -> None:
     given = {"server-round": 1, "node-index": 0, "engine": "simulation", "run": "{}"}
     where = Place(config.dataset.domains[0], 0, 4, Source(None), shared=True, threads=1)
     why = requests.NodeRequest.of("train", given, config, where)
-    assert why.features.refuse(why) == "images.normalization=fedrdn: the message lacks site-statistics"
+    assert of(config).refuse(why) == "images.normalization=fedrdn: the message lacks site-statistics"
 
 
 def as_reported(run: Run) -> FederationImages:

@@ -1,6 +1,7 @@
 """Robust averages and masks: Flower's own functions on the same numbers, slow versions, and what must hold."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,8 @@ def test_too_few_updates_have_no_robust_average(rule: Any, answers: int, needed:
     config, nodes = AggregationConfig(robust=rule, malicious=2), 7 if rule == "krum" else 5
     given, weights = updates(*[model(0)] * answers), [1 / answers] * answers
     with refused(FederationError, f"{answers} of {nodes} nodes", needed):
-        robust.merge(config, given, weights, model(0), nodes)
+        feature = robust.Robust("robust", federation(aggregation=config), Params())
+        feature.merge(given, weights, SimpleNamespace(weights=encode(model(0)), nodes=[None] * nodes), None)
 
 
 # --- masks by agreement of signs ----------------------------------------------------------------------

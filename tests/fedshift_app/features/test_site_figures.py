@@ -8,7 +8,7 @@ import pytest
 import torch
 from flwr.app import RecordDict
 from refusals import refused
-from support import fedavg, image_set, scored
+from support import fedavg, image_set, scored, server_feature
 from support import node as node_of
 
 from fedshift_app.features.site_figures import numbers as site_numbers
@@ -54,7 +54,9 @@ def answers(numbers: SiteNumbers, start: int = 0, stop: int = N) -> list[Answer]
 
 
 def read(arrays: Arrays, given: list[Answer]) -> dict[str, SiteNumbers]:
-    return site_figures.read(RecordDict({"site-figures": encode(arrays)}), given, C)
+    return server_feature(site_figures.SiteFigures, num_classes=C).numbers(
+        RecordDict({"site-figures": encode(arrays)}), given
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,9 @@ def test_figures_that_do_not_go_with_the_score_or_with_each_other_are_refused() 
         (encode(arrays), answers(made, start=10, stop=30), "unknown"),  # of a part that is not the first
     ):
         with refused(Refused, named):
-            site_figures.read(RecordDict({"site-figures": record}), answered, C)
+            server_feature(site_figures.SiteFigures, num_classes=C).numbers(
+                RecordDict({"site-figures": record}), answered
+            )
     assert read(arrays, answers(made, stop=10))  # of the first part, of the whole
 
 
@@ -212,4 +216,4 @@ def test_patients_go_with_their_images_in_whatever_order_they_are_scored() -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Watching, "total", lambda self: seen.append(total(self)) or seen[-1])
         sent(adapted, ALL)
-    assert [group for part in seen for group in part.scored.groups.tolist()] == groups[::-1]
+    assert [group for part in seen for group in part.rows.groups.tolist()] == groups[::-1]

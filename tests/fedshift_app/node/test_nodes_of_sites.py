@@ -25,7 +25,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import data as node_data
-from fedshift_app.node import image_files, setup
+from fedshift_app.node import introducing, setup
 from fedshift_app.node.place import Place
 from fedshift_app.run import checkpoints
 from fedshift_core.errors import ConfigError, DataError, FederationError
@@ -80,7 +80,7 @@ def test_it_holds_what_nodes_of_each_site_alone_hold_one_after_the_other(images:
         assert node_data.num_test(cfg, both, site) == len(test) > 0
     with refused(ConfigError, "'south', 'north'", "'west'"):
         node_data.test_images(cfg, both, "west")
-    assert len(image_files.site_of(cfg, both).files) == len(own.train)
+    assert len(introducing.site_of(cfg, both).files) == len(own.train)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app.config import registry
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import data as node_data
-from fedshift_app.node import pins, requests, setup
+from fedshift_app.node import requests, setup
 from fedshift_core.features import ours
 from fedshift_core.wire.records import encode
 
@@ -297,10 +297,10 @@ def test_what_may_change_is_what_auto_precision_has_come_to_and_all_in_another_r
     changed["train"]["arithmetic"] = "hardware"
     node.run = json.dumps(changed)
     node.answers("train")
-    node.context.state.config_records[pins.PINS]["flower-run"] = "of before"
+    node.context.state.config_records[requests.PINS]["flower-run"] = "of before"
     node.run = json.dumps(changed | {"rounds": 12})
     node.answers("train", 12)
-    assert node.context.state.config_records[pins.PINS]["flower-run"] != "of before"
+    assert node.context.state.config_records[requests.PINS]["flower-run"] != "of before"
 
 
 @pytest.mark.parametrize(("key", "value"), [("run_id", "b" * 32), ("node_index", 1), ("start_digest", "c" * 64)])

@@ -21,6 +21,7 @@ from fedshift_app.flower.internals import make_context
 from fedshift_app.node import data as node_data
 from fedshift_app.node import setup, state_folder
 from fedshift_app.node.requests import NodeRequest
+from fedshift_clients.features import of
 
 FILE = "site_figures.json"
 QUICK = "train.epochs=1 allocation.share=0.05"
@@ -98,7 +99,7 @@ def test_a_node_refuses_to_work_out_figures_in_other_rounds(
     config = resolve({"rounds": 3, "set": given})
     where = node_data.Place("scan", 0, 1, config.dataset.source(), False, 1)
     content = {"server-round": server_round, "site-figures": value}
-    features = (request := NodeRequest.of("evaluate", content, config, where)).features
+    features, request = of(config), NodeRequest.of("evaluate", content, config, where)
     why = features.refuse_key("evaluate", "site-figures")
     if "site-figures" in features.keys["evaluate"]:
         why = features.refuse(request)

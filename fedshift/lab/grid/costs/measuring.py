@@ -241,7 +241,7 @@ def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step,
 def _counted(label: str, settings: dict[str, Any], kind: str, messages: list[Message], grid: InlineGrid) -> Costs:
     """Return the costs of a round that are known before it is played, from the first message's node."""
     message = messages[0]
-    client = client_app.open_client(message, grid.context_of(message.metadata.dst_node_id)).client
+    client = client_app.open_client(message, grid.context_of(message.metadata.dst_node_id))[0].client
     counts = parameters(client.model, client.shared_names)
     network = client.setup.model.name
     batch, steps = step_flops(client, message)
