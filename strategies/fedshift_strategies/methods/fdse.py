@@ -19,13 +19,8 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fdse import FDSEParams
-from fedshift_core.wire.records import encode
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.method import Arrays, Ask, DomainStrategy, Node, Update, decode, encode
 from fedshift_strategies.methods.heads import mean_head
 
 FloatArray = NDArray[np.float64]
@@ -43,9 +38,10 @@ class FDSEStrategy(DomainStrategy[FDSEParams]):
 
     sends = tuple(f"*{part}*" for part in ERASERS)
 
-    def weights(self, updates: list[Update]) -> list[float]:
-        """Return the same weight for each node: of statistics, norms and the mean of the erasers."""
-        return [1 / len(updates)] * len(updates)
+    @classmethod
+    def weighs_alike(cls, params: FDSEParams) -> bool:
+        """Weigh each node the same: of statistics, norms and the mean of the erasers."""
+        return True
 
     def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
         """Return the next shared weights, and mix the erasers of each node of the round."""

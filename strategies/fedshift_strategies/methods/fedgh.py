@@ -17,14 +17,12 @@ would push them down.
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedgh import FedGHParams
-from fedshift_core.seeding import generator
 from fedshift_core.wire.names import HEAD
+from fedshift_strategies.method import Arrays, generator
 from fedshift_strategies.methods import dense
 from fedshift_strategies.methods.dense import Floats
-from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
-from fedshift_strategies.methods.prototypes import FloatArray, as_kept, minibatches, uploaded
+from fedshift_strategies.methods.prototypes import FloatArray, PrototypeStrategy, as_kept, minibatches, uploaded
 
 CLIP = 50.0  # longest gradient of a step, as in the code
 

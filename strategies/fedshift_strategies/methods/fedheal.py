@@ -21,11 +21,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedheal import FedHEALParams
-from fedshift_core.wire.records import encode
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.federation.updates import Update, average, decode
+from fedshift_strategies.method import Arrays, DomainStrategy, Update, average, decode, encode
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -50,7 +47,10 @@ class FedHEALStrategy(DomainStrategy[FedHEALParams]):
         """Return p / sum p after this round's step."""
         if not self.params.use_fair:
             return super().weights(updates)
-        after, steps = self._fair(updates)
+        first = np.array(1 / len(updates))
+        p = np.array([self.state.get(_key(update, WEIGHT), first) for update in updates], np.float64)
+        before = np.array([self.state.get(_key(update, STEP), 0.0) for update in updates], np.float64)
+        after, steps = fair_weights(p, before, self._distances(updates), self.params.beta)
         self._weighed = {}
         for update, weight, step in zip(updates, after, steps, strict=True):
             self._weighed |= {_key(update, WEIGHT): np.array(weight), _key(update, STEP): np.array(step)}
@@ -76,19 +76,7 @@ class FedHEALStrategy(DomainStrategy[FedHEALParams]):
         self.state = state
         return encode(merged)
 
-    @classmethod
-    def uses_rounds(cls, params: FedHEALParams) -> str:
-        """Return that nothing does: their number only tells how large counts get."""
-        return ""
-
     # --- parts ---------------------------------------------------------------------------------------
-
-    def _fair(self, updates: Sequence[Update]) -> tuple[FloatArray, FloatArray]:
-        """Return p and Delta of each node after this round."""
-        first = np.array(1 / len(updates))
-        p = np.array([self.state.get(_key(update, WEIGHT), first) for update in updates], np.float64)
-        steps = np.array([self.state.get(_key(update, STEP), 0.0) for update in updates], np.float64)
-        return fair_weights(p, steps, self._distances(updates), self.params.beta)
 
     def _distances(self, updates: Sequence[Update]) -> FloatArray:
         """Return d: the norms of a node's masked updates, summed over the parameters, (N,)."""
