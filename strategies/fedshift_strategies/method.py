@@ -1,6 +1,6 @@
 """What a method's half on the server is written with: its base, and the types and tools of its hooks."""
 
-from fedshift_core.arrays import Arrays
+from fedshift_core.arrays import Arrays, Floats, Ints
 from fedshift_core.secure.layout import Sum
 from fedshift_core.seeding import generator
 from fedshift_core.wire.records import encode
@@ -19,6 +19,8 @@ __all__ = [
     "Ask",
     "Declaration",
     "DomainStrategy",
+    "Floats",
+    "Ints",
     "Node",
     "Own",
     "Range",

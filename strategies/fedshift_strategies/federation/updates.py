@@ -112,8 +112,8 @@ def sift(
     read: Callable[[Node, Message, SentWeights], Update],
     sent: SentWeights,
     max_update: float,
-    features: Container[str] = (),
-    usual: dict[str, list[float]] | None = None,
+    features: Container[str],
+    usual: dict[str, list[float]],
 ) -> Sifted:
     """Return the replies that may be averaged, and why the others may not; both by node index.
 

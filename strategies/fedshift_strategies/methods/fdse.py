@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from fedshift_core.methods.fdse import FDSEParams
-from fedshift_strategies.method import Arrays, Ask, DomainStrategy, Node, Update, decode, encode
+from fedshift_strategies.method import Arrays, Ask, DomainStrategy, Floats, Node, Update, decode, encode
 from fedshift_strategies.methods.heads import mean_head
 
-FloatArray = NDArray[np.float64]
 #: What an eraser's tensors are called: its BatchNorm's scale and shift, its depth-wise convolution.
 ERASERS = (".dse_bn.", ".dse_conv.")
 SMALL = 1e-8  # added to a norm that is divided by, as in the code
@@ -68,7 +67,7 @@ def is_eraser(name: str) -> bool:
     return any(part in f".{name}" for part in ERASERS)
 
 
-def consensus(updates: Sequence[NDArray[Any]], weights: Sequence[float]) -> FloatArray:
+def consensus(updates: Sequence[NDArray[Any]], weights: Sequence[float]) -> Floats:
     r"""Merge updates of a tensor so that all nodes are moved along, however long theirs are.
 
     .. math:: \bar{\|u\|}\sum_n\lambda_n\frac{u_n}{\|u_n\|},\quad
@@ -88,7 +87,7 @@ def consensus(updates: Sequence[NDArray[Any]], weights: Sequence[float]) -> Floa
     return np.asarray(mean * (shortest(flat @ flat.T) @ flat)).reshape(updates[0].shape)
 
 
-def shortest(gram: FloatArray) -> FloatArray:
+def shortest(gram: Floats) -> Floats:
     r"""Return the weights of the shortest convex combination of vectors.
 
     Of x from 0 up with sum s, :math:`\|Vx\|^2+(1-s)^2=s^2\|V\lambda\|^2+(1-s)^2` where lambda = x / s: whatever s is,

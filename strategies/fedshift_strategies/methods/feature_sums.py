@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
-from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from fedshift_core.disclosure import Word
@@ -22,6 +21,7 @@ from fedshift_strategies.method import (
     Ask,
     Declaration,
     DomainStrategy,
+    Floats,
     Node,
     Own,
     Range,
@@ -34,7 +34,6 @@ from fedshift_strategies.method import (
 )
 
 P = TypeVar("P", bound=Params, default=Params)
-Floats = NDArray[np.float64]
 Head = tuple[Floats, Floats]  # weights (C, F) and bias (C,)
 WEIGHT, BIAS = "classifier.weight", "classifier.bias"
 SUMS = (COUNTS, GRAM, CROSS)

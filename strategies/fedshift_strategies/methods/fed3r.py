@@ -27,8 +27,8 @@ from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.methods.feature_sums import GRAM, RIDGES, Fed3RParams
 from fedshift_core.plural import plural
-from fedshift_strategies.method import Arrays, Declaration, Node, Sum, Update, Whole
-from fedshift_strategies.methods.feature_sums import FeatureSumsStrategy, Floats, Head, ridge_head
+from fedshift_strategies.method import Arrays, Declaration, Floats, Node, Sum, Update, Whole
+from fedshift_strategies.methods.feature_sums import FeatureSumsStrategy, Head, ridge_head
 
 
 class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):

@@ -19,13 +19,11 @@ began with them); (2) of 50 nodes the code doubles the rate, here ``rate`` holds
 
 import numpy as np
 from flwr.app import ArrayRecord
-from numpy.typing import NDArray
 from scipy.special import softmax
 
 from fedshift_core.methods.fedomg import FedOMGParams
-from fedshift_strategies.method import DomainStrategy, Update, average, decode, encode
+from fedshift_strategies.method import DomainStrategy, Floats, Update, average, decode, encode
 
-Floats = NDArray[np.float64]
 SMALL = 1e-4  # added under roots and to a norm that is divided by, as in the code
 DROP_AFTER, DROP = 30, 0.5  # the rate of SGD is halved after so many steps, as in the code
 

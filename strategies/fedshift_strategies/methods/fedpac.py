@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedshift_core.methods.fedpac import FedPACParams
 from fedshift_core.wire.names import HEAD
-from fedshift_strategies.method import Arrays, Ask, Declaration, DomainStrategy, Node, Shape, Sum, Update
+from fedshift_strategies.method import Arrays, Ask, Declaration, DomainStrategy, Floats, Node, Shape, Sum, Update
 from fedshift_strategies.methods.fdse import shortest
 from fedshift_strategies.methods.heads import head_of, mean_head, stacked, unstacked
 from fedshift_strategies.methods.prototypes import (
@@ -33,8 +33,6 @@ from fedshift_strategies.methods.prototypes import (
 STATISTICS: dict[str, Shape] = {"class-features": ("C", "D"), "variance": (1,)}
 STATISTICS_UNSENT: dict[str, Sum] = dict.fromkeys(STATISTICS, "images")
 LEAST = 1e-3  # smaller weights of a combination are 0, as in the code
-
-Floats = NDArray[np.float64]
 
 
 class FedPACStrategy(DomainStrategy[FedPACParams]):
@@ -62,8 +60,7 @@ class FedPACStrategy(DomainStrategy[FedPACParams]):
         """Merge the prototypes and combine the heads of this round's nodes."""
         merged: Arrays = {}
         if self.params.lambda_align > 0:
-            prototypes, counts = stack_prototypes(updates)
-            merged |= one_per_class(*weighted_prototypes(prototypes, counts), self.knowledge)
+            merged |= one_per_class(*weighted_prototypes(*stack_prototypes(updates)), self.knowledge)
         if self.params.combine_heads:
             merged |= self._combined(updates)
         self.knowledge = merged

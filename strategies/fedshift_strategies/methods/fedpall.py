@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from fedshift_core.methods.fedpall import FedPallParams
 from fedshift_core.wire.names import HEAD
-from fedshift_strategies.method import Arrays, Declaration, DomainStrategy, Shape, Update, generator
+from fedshift_strategies.method import Declaration, DomainStrategy, Floats, Shape, Update, generator
 from fedshift_strategies.methods import dense
-from fedshift_strategies.methods.dense import Floats, Network
+from fedshift_strategies.methods.dense import Network
 from fedshift_strategies.methods.prototypes import (
     PROTOTYPES,
     FloatArray,
@@ -90,7 +90,8 @@ class FedPallStrategy(DomainStrategy[FedPallParams]):
         """Average the prototypes and train both networks."""
         if not self.expected():
             return
-        self.knowledge = self.knowledge | self._prototypes(updates)
+        directions = mean_directions(*stack_prototypes(updates))
+        self.knowledge = self.knowledge | one_per_class(*directions, self.knowledge)
         if not self._trains:
             return
         x = np.concatenate([update.knowledge["features"] for update in updates]).astype(np.float64)
@@ -103,11 +104,6 @@ class FedPallStrategy(DomainStrategy[FedPallParams]):
             seats = self._seat([update.node.index for update in updates])
             whose = [np.full(len(update.knowledge["labels"]), seats[update.node.index]) for update in updates]
             self._train("fedpall-amplifier", AMPLIFIER, OF_AMPLIFIER, x, np.concatenate(whose))
-
-    def _prototypes(self, updates: list[Update]) -> Arrays:
-        prototypes, counts = stack_prototypes(updates)
-        past: Arrays = {name: self.knowledge[name] for name in ("prototypes", "labels") if name in self.knowledge}
-        return one_per_class(*mean_directions(prototypes, counts), past)
 
     def _train(self, purpose: str, prefix: str, names: Mapping[str, str], x: Floats, y: NDArray[np.int64]) -> None:
         """Train a network, of whose arrays ``names`` has the names here and in what nodes are sent."""

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.methods.fedtgp import FedTGPParams
-from fedshift_strategies.method import Arrays, generator
+from fedshift_strategies.method import Arrays, Floats, Ints, generator
 from fedshift_strategies.methods.prototypes import (
     FloatArray,
     PrototypeStrategy,
@@ -33,9 +33,6 @@ from fedshift_strategies.methods.prototypes import (
     minibatches,
     uploaded,
 )
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ class TrainedPrototypes:
             inner @ self.weight1, inner.T @ self.embedding, inner.sum(axis=0), slope.T @ hidden, slope.sum(axis=0)
         )
 
-    def stepped(self, points: Floats, labels: Labels, delta: float, rate: float) -> "TrainedPrototypes":
+    def stepped(self, points: Floats, labels: Ints, delta: float, rate: float) -> "TrainedPrototypes":
         """Return what a step of plain SGD on some nodes' prototypes (B, D) of classes (B,) leaves."""
         hidden = self.hidden()
         slope = contrast(points, labels, self.made_of(hidden), delta)
@@ -106,16 +103,15 @@ class FedTGPStrategy(PrototypeStrategy[FedTGPParams]):
         self.state = kept
         return {"prototypes": prototypes, "labels": known}
 
-    def _trained(self, points: Floats, labels: Labels, delta: float) -> TrainedPrototypes:
+    def _trained(self, points: Floats, labels: Ints, delta: float) -> TrainedPrototypes:
         """Return what this round's epochs on prototypes (U, D) of classes (U,) make of the state."""
         run, p = self.federation, self.params
         kept = self.state or initial(run.num_classes, run.feature_dim, generator(run.seed, "fedtgp-initial"))
         made = TrainedPrototypes(**{name: part.astype(np.float64) for name, part in kept.items()})
         rng = generator(run.seed, "fedtgp-order", self.server_round)
         with np.errstate(over="ignore", invalid="ignore"):  # reported in one line afterwards
-            for _ in range(p.server_epochs):
-                for some in minibatches(rng, len(labels), p.server_batch):
-                    made = made.stepped(points[some], labels[some], delta, p.server_lr)
+            for some in minibatches(rng, p.server_epochs, len(labels), p.server_batch):
+                made = made.stepped(points[some], labels[some], delta, p.server_lr)
         return made
 
 
@@ -145,7 +141,7 @@ def margin(p: NDArray[np.float32], holds: NDArray[np.bool_], most: float) -> flo
     return float(min(distances.min(axis=1).max(), most))
 
 
-def contrast(points: Floats, labels: Labels, prototypes: Floats, delta: float) -> Floats:
+def contrast(points: Floats, labels: Ints, prototypes: Floats, delta: float) -> Floats:
     r"""Return the gradient of the loss of some nodes' prototypes with respect to the global ones.
 
     With :math:`d_{ic}=\|p_i-P^c\|_2+\delta[c=y_i]` the loss is the mean cross-entropy of :math:`-d`, and

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedshift_core.methods.ggeur import GGEURParams
 from fedshift_core.plural import plural
@@ -29,6 +28,7 @@ from fedshift_strategies.method import (
     Ask,
     Declaration,
     DomainStrategy,
+    Floats,
     Node,
     Own,
     Range,
@@ -40,8 +40,6 @@ from fedshift_strategies.method import (
 SMALLEST = 1e-10  # an eigenvalue below so much of the largest is rounding
 TOLD = ("counts", "means", "eigenvalues", "eigenvectors")  # names of what ClassStatistics holds
 PROJECTION = "encoder.projection.0.weight"  # of the layer that is given frozen features
-
-Floats = NDArray[np.float64]
 
 
 class ClassStatistics(NamedTuple):

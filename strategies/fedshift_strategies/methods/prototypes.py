@@ -36,11 +36,15 @@ def uploaded(p: FloatArray, counts: NDArray[np.int64]) -> tuple[FloatArray, NDAr
     return p[node, label], label.astype(np.int64)
 
 
-def minibatches(rng: np.random.Generator, number: int, size: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the places of ``number`` things in random order, ``size`` at a time; the last ones may be fewer."""
-    order = rng.permutation(number)
-    for start in range(0, number, size):
-        yield order[start : start + size]
+def minibatches(rng: np.random.Generator, epochs: int, number: int, size: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the places of ``number`` things, ``size`` at a time, in a random order for each of so many epochs.
+
+    The last ones of an epoch may be fewer.
+    """
+    for _ in range(epochs):
+        order = rng.permutation(number)
+        for start in range(0, number, size):
+            yield order[start : start + size]
 
 
 def as_kept(trained: Arrays, server_round: int, rate: float) -> Arrays:
