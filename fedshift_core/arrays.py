@@ -11,6 +11,8 @@ from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import as_found
 
 Arrays = dict[str, NDArray[Any]]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 def check_kept(kept: Mapping[Any, Any], where: str) -> None:

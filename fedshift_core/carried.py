@@ -18,7 +18,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 
 SUFFIX = ".carried"
-MOST_REASON = 200  # characters of a library's own error in a message
+MOST_REASON = 200  # characters of another's own error in a message
 
 
 def write(name: str, things: Sequence[Any], own: Sequence[ModuleType], folder: Path) -> Path:
@@ -65,8 +65,8 @@ def content_of(name: str, things: Sequence[Any], own: Sequence[ModuleType]) -> b
         content: bytes = cloudpickle.dumps(list(things))
     except Exception as error:  # of whatever the objects refer to
         raise ConfigError(
-            f"register: {name!r} refers to something that no other process can have: {_reason(error)}; put the method "
-            "into a Python file and name it under plugins: (docs/guide/own-method.md)"
+            f"register: {name!r} refers to something that no other process can have: {reason_of(error)}; put the "
+            "method into a Python file and name it under plugins: (docs/guide/own-method.md)"
         ) from None
     finally:
         for module in taken:
@@ -89,10 +89,11 @@ def read(file: Path) -> list[Any]:
     except Exception as error:
         raise ConfigError(
             f"plugins: {shown(file)} cannot be loaded by Python {sys.version_info.major}.{sys.version_info.minor}: "
-            f"{_reason(error)}"
+            f"{reason_of(error)}"
         ) from None
     return things
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return an error of somebody else's code in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:MOST_REASON]

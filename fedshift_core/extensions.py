@@ -24,7 +24,6 @@ from fedshift_core.limits import as_found, some
 from fedshift_core.spelling import meant
 
 OURS = "fedshift"  # origin of FedShift's own things
-MOST_REASON = 200  # characters of a package's own error in a message
 #: Names in a message about an unknown one; `fedshift methods` and the like list all.
 MOST_LISTED = 16
 #: Names that FedShift's packages had once; Hugging Face's library has one of them.
@@ -287,7 +286,7 @@ def _content(file: Path) -> bytes:
 
 def _reason(error: Exception) -> str:
     """Return an error of somebody else's code in one line; of an import of an old name of ours with the new one."""
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_REASON]
+    reason = carried.reason_of(error)
     root = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     return f"{reason}; FedShift's package {root} is now called fedshift_{root}" if root in BEFORE else reason
 

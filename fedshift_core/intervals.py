@@ -16,11 +16,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedshift_core.arrays import Floats
 
 TAIL, TINY, NOISE = 0.025, 1e-300, 1e-20
 LEAST_PATIENTS = 3  # fewer say nothing of others, and an interval of theirs would tell of one
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

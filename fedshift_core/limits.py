@@ -5,7 +5,7 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,9 +85,9 @@ def encodable(text: str) -> str:
     return _SURROGATE.sub(lambda found: _escaped(found[0]), text)
 
 
-def few(named: Mapping[str, T], most: int = MOST_SHOWN) -> dict[str, T]:
-    """Return at most ``most`` entries of a mapping from a file, with names that are safe to show."""
-    return {plain(name, MOST_NAME): value for name, value in islice(named.items(), most)}
+def few(named: Mapping[str, T]) -> dict[str, T]:
+    """Return at most ``MOST_SHOWN`` entries of a mapping from a file, with names that are safe to show."""
+    return {plain(name, MOST_NAME): value for name, value in islice(named.items(), MOST_SHOWN)}
 
 
 def some(names: Sequence[str], most: int, separator: str = ", ", what: str = "") -> str:
@@ -169,6 +169,11 @@ def check_numbers(name: str, array: "NDArray[Any]", max_value: float) -> float:
 
 def whole(value: object, least: int, most: int) -> int | None:
     """Return a whole number from ``least`` to ``most``; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+    if not is_number(value) or not least <= value <= most:
         return None
     return int(value) if value == int(value) else None
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Tell whether a value is a number, which true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

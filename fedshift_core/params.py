@@ -1,12 +1,13 @@
 """Base classes of sections and of the parameters of methods, modules and adaptations, and ranges of common numbers."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidatorFunctionWrapHandler, field_validator
 from typing_extensions import TypeVar
 
-from fedshift_core.limits import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAIT, as_found
+from fedshift_core.limits import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAIT, as_found, is_number
 
 #: Rounds of a part of a run, local epochs of a round.
 Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
@@ -55,7 +56,7 @@ class ConfigModel(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False, u
 def _has_boolean_for_a_number(given: Any, checked: Any) -> bool:
     """Tell whether a checked value has a number where true or false was given."""
     if isinstance(given, bool):
-        return isinstance(checked, int | float) and not isinstance(checked, bool)
+        return is_number(checked)
     if isinstance(given, Mapping) and isinstance(checked, Mapping):
         return any(_has_boolean_for_a_number(given[key], checked[key]) for key in given.keys() & checked.keys())
     if isinstance(given, list | tuple) and isinstance(checked, list | tuple):
@@ -81,14 +82,15 @@ class For:
         self.key, self.values = key, values
 
 
+@dataclass(frozen=True)
 class Former:
     """Says of a field which value was in force in runs from before it existed, and in which of them it mattered.
 
     As in ``order: Annotated[str, Former("listed", lambda section: "own" in section.get("bn", ()))]``.
     """
 
-    def __init__(self, value: Any, mattered: Callable[[Mapping[str, Any]], bool]) -> None:
-        self.value, self.mattered = value, mattered
+    value: Any
+    mattered: Callable[[Mapping[str, Any]], bool]
 
 
 class Params(ConfigModel):

@@ -23,7 +23,7 @@ def check_path(text: str, key: str = "") -> None:
     Raises:
         ConfigError: With what is allowed.
     """
-    problem = f"{key}: {as_found(text)} cannot be a path" if key else f"{as_found(text)} cannot be a path"
+    problem = f"{f'{key}: ' if key else ''}{as_found(text)} cannot be a path"
     try:
         parts = [os.fsencode(part) for part in Path(text).parts]
     except UnicodeEncodeError:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import as_found
+from fedshift_core.limits import as_found, is_number
 
 MOST_VALUES = 100
 LOG, WHOLE = "log", "whole"
@@ -38,9 +38,7 @@ class Range:
         """Return whether a value is in the range."""
         if self.values:
             return any(type(value) is type(allowed) and value == allowed for allowed in self.values)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        return self.low <= value <= self.high and not (self.whole and value != int(value))
+        return is_number(value) and self.low <= value <= self.high and not (self.whole and value != int(value))
 
     def ends(self) -> tuple[Any, ...]:
         """Return the bounds of the range: a key that accepts them accepts all values between."""
@@ -82,7 +80,7 @@ def read(stated: Any, key: str) -> Range:
         raise error
     low, high, *kind = stated
     for end in (low, high):
-        if isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end):
+        if not is_number(end) or not math.isfinite(end):
             raise error
     if kind and kind[0] not in (LOG, WHOLE):
         raise error

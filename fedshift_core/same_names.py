@@ -87,13 +87,10 @@ def number(name: str) -> str | None:
 
 def clash(names: Iterable[str]) -> tuple[str, str] | None:
     """Return two names that are spellings of one number, such as ``0`` and ``0.0``; None if there are none."""
-    seen: dict[str, str] = {}
+    seen: dict[str | None, str] = {}
     for name in names:
-        written = number(name)
-        if written is None:
-            continue
-        other = seen.setdefault(written, name)
-        if key(other) != key(name):
+        other = seen.setdefault(number(name), name)
+        if key(other) != key(name) and number(name) is not None:
             return other, name
     return None
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedshift_core.arrays import Floats
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.plural import plural
 
@@ -23,15 +23,14 @@ CHANNELS = ("red", "green", "blue")
 LEAST_STD = 1 / 255  # one step of a byte
 
 Triple = Sequence[float]
-FloatArray = NDArray[np.float64]
 
 
-def lifted(stds: FloatArray) -> FloatArray:
+def lifted(stds: Floats) -> Floats:
     """Return standard deviations by which one may divide: at least one step of a byte."""
     return np.maximum(stds, LEAST_STD)
 
 
-def channels_text(values: Triple | FloatArray, separator: str = " / ") -> str:
+def channels_text(values: Triple | Floats, separator: str = " / ") -> str:
     """Return the numbers of the three channels to two places; one number where they are the same."""
     texts = [f"{value:.2f}" for value in values]
     return texts[0] if len(set(texts)) == 1 else separator.join(texts)

@@ -8,13 +8,13 @@ from fedshift_core.limits import MOST_FOUND
 MOST_NEAR = 2  # suggestions
 
 
-def near(word: object, known: Iterable[str], most: int = MOST_NEAR) -> list[str]:
+def near(word: object, known: Iterable[str]) -> list[str]:
     """Return the known words that are most similar to a word, best first; empty if none is similar."""
     if not isinstance(word, str) or len(word) > MOST_FOUND:
         return []
     words = list(known)
     by_small = {name.lower(): name for name in reversed(words)}  # PACS matches pacs, and Fed_Avg nearly fedavg
-    matches = difflib.get_close_matches(word.lower(), by_small, n=most)
+    matches = difflib.get_close_matches(word.lower(), by_small, n=MOST_NEAR)
     return [by_small[small] for small in matches]
 
 

@@ -175,10 +175,8 @@ def parse(text: str, *, scalar_keys: bool = False, dotted: str = "") -> Any:
 
 def _parse(text: str, scalar_keys: bool, dotted: str = "") -> tuple[Any, dict[Key, Place]]:
     try:
-        node, builder = (
-            yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)),
-            _Builder(scalar_keys=scalar_keys),
-        )
+        node = yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        builder = _Builder(scalar_keys=scalar_keys)
         section, _, key = dotted.partition(".")
         return None if node is None else builder.value(node, (section, key)), builder.places
     except RecursionError:  # PyYAML's own parser; that of libyaml has a bound

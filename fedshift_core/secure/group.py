@@ -41,14 +41,12 @@ def unpack_shares(text: bytes | None, dealer: int, holder: int) -> tuple[bytes, 
     return (seed, secret) if head == [dealer, holder, _LENGTHS[0]] else (b"", b"")
 
 
-def seed_digest(dealer: int, holder: int, share: bytes) -> bytes:
-    """Return a node's commitment to the share of its seed that another node holds."""
-    return crypto.digest("seed", dealer, holder, share)
+SEED, SECRET = "seed", "secret"  # of what a share is: of a seed, of a private key
 
 
-def secret_digest(dealer: int, holder: int, share: bytes) -> bytes:
-    """Return a node's commitment to the share of its private key that another node holds."""
-    return crypto.digest("secret", dealer, holder, share)
+def share_digest(kind: str, dealer: int, holder: int, share: bytes) -> bytes:
+    """Return a node's commitment to the share of its seed, or of its private key, that another node holds."""
+    return crypto.digest(kind, dealer, holder, share)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from fedshift_core.errors import ForgottenError, RequestError
 from fedshift_core.secure import crypto
 from fedshift_core.secure.crypto import Residues
-from fedshift_core.secure.group import PURPOSES, TRAINING, Group, pack_shares, secret_digest, seed_digest, unpack_shares
+from fedshift_core.secure.group import PURPOSES, SECRET, SEED, TRAINING, Group, pack_shares, share_digest, unpack_shares
 from fedshift_core.secure.statement import Statement, check_effective, check_rows, largest, summed
 from fedshift_core.wire import names as wire
 
@@ -202,7 +202,9 @@ class Member:
         seeds, secrets = (crypto.shares_of(hidden, group.threshold, len(members)) for hidden in (seed, at.mask_secret))
         texts, digests = [], []
         for (node, key, _), of_seed, of_secret in zip(members, seeds, secrets, strict=True):
-            digests += [seed_digest(self._index, node, of_seed), secret_digest(self._index, node, of_secret)]
+            digests += [
+                share_digest(kind, self._index, node, of) for kind, of in ((SEED, of_seed), (SECRET, of_secret))
+            ]
             if node != self._index:
                 text = pack_shares(self._index, node, of_seed, of_secret)
                 texts.append(crypto.encrypted(crypto.agreed(at.cipher_secret, key), text))
@@ -252,8 +254,8 @@ class Member:
         ]
         bad = []
         for place, (source, (seed, secret)) in enumerate(zip(sources, pairs, strict=True)):
-            committed = seed_digest(source, self._index, seed), secret_digest(source, self._index, secret)
-            if committed != (digests[2 * place], digests[2 * place + 1]):
+            committed = [share_digest(kind, source, self._index, of) for kind, of in ((SEED, seed), (SECRET, secret))]
+            if committed != list(digests[2 * place : 2 * place + 2]):
                 bad.append(source)
                 pairs[place] = b"", b""
         self._state.update(

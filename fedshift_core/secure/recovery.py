@@ -10,7 +10,7 @@ from fedshift_core.limits import Refused
 from fedshift_core.plural import plural
 from fedshift_core.secure import crypto
 from fedshift_core.secure.crypto import Residues
-from fedshift_core.secure.group import Group, secret_digest, seed_digest
+from fedshift_core.secure.group import SECRET, SEED, Group, share_digest
 from fedshift_core.secure.protocol import pair_key
 from fedshift_core.secure.statement import num_bytes
 
@@ -104,7 +104,7 @@ class Unmasking:
             raise Refused(f"{plural(len(shares), 'share')} of {plural(len(dealers), 'node')}")
         for dealer, share in zip(dealers, shares, strict=True):
             place = int(dealer not in self.alive)
-            digest = (seed_digest, secret_digest)[place](dealer, holder, share)
+            digest = share_digest((SEED, SECRET)[place], dealer, holder, share)
             if not share:
                 self.wrong.setdefault(holder, f"it says that what node {dealer} dealt to it is no share")
             elif digest != self.dealt.digests[dealer, holder][place]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
-from fedshift_core.limits import as_found
+from fedshift_core.limits import Refused, as_found
 from fedshift_core.plural import plural
 
 STYPE = "numpy.ndarray"  # Flower's name for this way of writing
@@ -30,7 +30,7 @@ KINDS = "biufc"  # of dtypes that travel: booleans and numbers
 _ALIGNMENT = 16  # of the first element, in bytes; NumPy's own is 64
 
 
-class RecordError(FedShiftError):
+class RecordError(FedShiftError, Refused):
     """An array that cannot travel, or bytes that are not the array that they claim to be."""
 
 

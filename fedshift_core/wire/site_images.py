@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_core.arrays import Floats
 from fedshift_core.limits import LARGEST_COUNT, MOST_NAME, Refused, plain, whole
 from fedshift_core.wire import image_styles, rows
 from fedshift_core.wire import names as wire
@@ -23,7 +24,6 @@ MOST_KINDS = 16  # sizes, and modes, that a node names
 _MOST = {"variance": 0.25, "image_std": 0.75}
 _SLACK = 1e-9
 _OF_ALL = ("mean", "variance", "image_std")
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,9 @@ class FederationImages(rows.Rows):
     record, kind, slack, apart = wire.SITE_IMAGES, np.float64, _SLACK, True
 
     domains: NDArray[np.int64]
-    mean: FloatArray
-    variance: FloatArray
-    image_std: FloatArray
+    mean: Floats
+    variance: Floats
+    image_std: Floats
 
     @classmethod
     def of(cls, reports: Sequence[tuple[int, int, SiteImages]]) -> "FederationImages":

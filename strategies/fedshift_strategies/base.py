@@ -4,7 +4,8 @@ FedAvg: McMahan et al., "Communication-Efficient Learning of Deep Networks from 
 AISTATS 2017, https://arxiv.org/abs/1602.05629, algorithm 1.
 
 A method subclasses :class:`DomainStrategy` and overrides hooks (:mod:`fedshift_strategies.hooks`). What composes with
-every method is a feature (:mod:`fedshift_strategies.features`): a round calls all of them and names none.
+every method is a feature (:mod:`fedshift_strategies.features`): a round calls all of them and names none. The types and
+tools that methods need are in :mod:`fedshift_strategies.method`.
 """
 
 import logging
@@ -24,8 +25,8 @@ from fedshift_core.wire.scores import parts_to_options
 from fedshift_strategies.contributions import check_contribution, of_features
 from fedshift_strategies.features.base import Phase, Scoring, Training
 from fedshift_strategies.features.catalog import Around
-from fedshift_strategies.federation import announced, checks, context, untrained
-from fedshift_strategies.federation.attendance import Attendance
+from fedshift_strategies.federation import announced, checks, context
+from fedshift_strategies.federation.attendance import Attendance, untrained
 from fedshift_strategies.federation.averaging import check_merged
 from fedshift_strategies.federation.context import RoundResult, RunContext
 from fedshift_strategies.federation.evaluation import Questions
@@ -64,8 +65,7 @@ class DomainStrategy(MethodHooks[P]):
         self._attendance = Attendance(self.roster, self._result)
         self._scoring: Scoring | None = None
         self._around = Around()
-        post, weights = self._post, self._global
-        self._training = Training(self._result, self, (), [], weights, post.query, self._leave_out, self._observe)
+        self._training = self._phase(Training, ())
         self._timeout = federation.engine.node_timeout
 
     # --- before the first round --------------------------------------------------------------------
@@ -187,7 +187,7 @@ class DomainStrategy(MethodHooks[P]):
         scoring.ask = lambda *question: self._post.ask(scoring.weights, *question)
         self._around = Around((each.name, each.on_scores(scoring)) for each in self.features)
         nodes = [node for node in nodes if not self.roster.silence.has(node.node_id)]
-        self._result.untrained, silent = untrained.at_score(fed, nodes, self.memory.rounds, server_round)
+        self._result.untrained, silent = untrained(fed, nodes, self.memory.rounds, server_round)
         self._scoring, scoring.evaluation = scoring, fed.evaluation(server_round, nodes, silent, self._around.asked)
         return self._questions(scoring, scoring.evaluation.first())
 

@@ -18,7 +18,7 @@ training images of it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,10 @@ class Whole(tuple[str | int, ...]):
         return super().__new__(cls, parts)
 
 
+if TYPE_CHECKING:  # it imports this
+    from fedshift_strategies.hooks import MethodHooks
+
+Strategy: TypeAlias = "type[MethodHooks[Any]]"
 Shape = tuple[str | int, ...]
 Declaration = Mapping[str, Shape]
 COUNTS, LABELS = "counts", "labels"
@@ -157,7 +161,7 @@ def _check_counts(knowledge: Mapping[str, NDArray[Any]], declared: Declaration, 
         raise Refused(f"counts says {plural(number, 'image')}, announced were {sum(class_counts)}")
 
 
-def behind(strategy: type, name: str, settings: Mapping[str, Any] = NO_SETTINGS) -> Word:
+def behind(strategy: Strategy, name: str, settings: Mapping[str, Any] = NO_SETTINGS) -> Word:
     """Return the word of an array that nodes contribute; the strictest for one of which the strategy says nothing.
 
     Args:
@@ -165,19 +169,16 @@ def behind(strategy: type, name: str, settings: Mapping[str, Any] = NO_SETTINGS)
         name: The array's, of what the strategy declares.
         settings: The run's section ``method``; without it the word is that with the method's defaults.
     """
-    stated: Mapping[str, Word] = strategy.behind  # type: ignore[attr-defined]
-    with_settings: Mapping[str, Mapping[str, Word]] = strategy.behind_with  # type: ignore[attr-defined]
-    for setting, words in with_settings.items():
+    for setting, words in strategy.behind_with.items():
         key, _, value = setting.removeprefix("method.").partition("=")
         if name in words and str(settings.get(key)) == value:
             return words[name]
-    contributes: Declaration = strategy.contributes  # type: ignore[attr-defined]
-    if name in stated:
-        return stated[name]
-    return CLASS if name in BY_CLASS and contributes.get(name, ())[:1] == ("C",) else IMAGE
+    if name in strategy.behind:
+        return strategy.behind[name]
+    return CLASS if name in BY_CLASS and strategy.contributes.get(name, ())[:1] == ("C",) else IMAGE
 
 
-def refuse_sums(strategy: type, sums: Mapping[str, Sum], settings: Mapping[str, Any]) -> str:
+def refuse_sums(strategy: Strategy, sums: Mapping[str, Sum], settings: Mapping[str, Any]) -> str:
     """Return why the server must not be given the sums that a strategy asks for; empty where it may.
 
     Args:
@@ -185,16 +186,15 @@ def refuse_sums(strategy: type, sums: Mapping[str, Sum], settings: Mapping[str, 
         sums: How each array is a sum over nodes.
         settings: The run's section ``method``.
     """
-    contributes: Declaration = strategy.contributes  # type: ignore[attr-defined]
     for name, how in sums.items():
         if why := refuse_sum(behind(strategy, name, settings), name, how):
             return why
-        if isinstance(contributes.get(name), Whole) and how not in UNDIVIDED:
+        if isinstance(strategy.contributes.get(name), Whole) and how not in UNDIVIDED:
             return f"{name} is of whole numbers, and a sum of the kind {how} is divided"
     return ""
 
 
-def of_features(strategy: type, declared: Declaration) -> frozenset[str]:
+def of_features(strategy: Strategy, declared: Declaration) -> frozenset[str]:
     """Return the names of what a strategy's nodes contribute of features: D wide, or F where these are frozen."""
     wide = [name for name, shape in declared.items() if shape[-1:] and shape[-1] in FEATURES]
     return frozenset(name for name in wide if behind(strategy, name) != MODEL)

@@ -57,6 +57,10 @@ class MethodHooks(FedAvg, Parametrised[P]):
     #: Of these, what nodes send, or are sent, only with a setting that is not the default: by name that setting, as
     #: tables say it.
     optional: ClassVar[Mapping[str, str]] = {}
+    #: Whether nodes need ``knowledge`` to score; if not, only those that train are sent it.
+    scores_with_knowledge: ClassVar[bool] = True
+    #: What :meth:`sums` returns, where it does not go by parameters.
+    summed: ClassVar[Mapping[str, Sum]] = {}
     #: Hooks that the method overrides and that work as well with one update that stands for the sum of a round
     #: (``federation.secure_sums``): of ``merge`` and ``merge_knowledge``.
     of_sums: ClassVar[tuple[str, ...]] = ()
@@ -113,10 +117,11 @@ class MethodHooks(FedAvg, Parametrised[P]):
     def sums(cls, params: P) -> Mapping[str, Sum]:
         """Return which contributions need only be known as sums over nodes, each with how it is one.
 
-        An update that stands for a sum has the mean that the kind says, and in ``counts`` the images of all nodes, or
-        with ``nodes`` how many nodes hold a class. Names that nodes do not send with these parameters may be there.
+        By default :attr:`summed`. An update that stands for a sum has the mean that the kind says, and in ``counts``
+        the images of all nodes, or with ``nodes`` how many nodes hold a class. Names that nodes do not send with these
+        parameters may be there.
         """
-        return {}
+        return cls.summed
 
     @classmethod
     def needs_single(cls, params: P) -> str:
@@ -174,9 +179,11 @@ class MethodHooks(FedAvg, Parametrised[P]):
     def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
         """Return the arrays that this node is sent besides weights; by default ``knowledge``, the same for all.
 
+        To score it is sent none where :attr:`scores_with_knowledge` is false.
+
         An array that several nodes get is written once, if it is the same object.
         """
-        return self.knowledge
+        return self.knowledge if ask.trains or self.scores_with_knowledge else {}
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Return the numbers and words for this node: ``self.scalars`` of its client."""

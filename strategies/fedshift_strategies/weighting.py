@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedshift_core.arrays import Floats
 from fedshift_core.errors import FederationError
 from fedshift_core.plural import plural
 from fedshift_core.run_settings import RunSettings, WithRooms
@@ -49,7 +50,7 @@ def _by_images(config: WithRooms, images: Sequence[int], classes: int, domains: 
     return _domain_aware(config, images, f2dc.approximate_discrepancy(sizes, classes, domains))
 
 
-def _domain_aware(config: WithRooms, images: Sequence[int], discrepancy: f2dc.FloatArray) -> list[float]:
+def _domain_aware(config: WithRooms, images: Sequence[int], discrepancy: Floats) -> list[float]:
     sizes = np.array(images, dtype=np.float64)
     weights: list[float] = f2dc.domain_aware(sizes, discrepancy, config.alpha, config.beta).tolist()
     return weights

@@ -94,7 +94,7 @@ def test_a_server_asks_and_allows_what_its_features_declare(run: Any, shared_tes
         with suppress(FederationError):  # nobody answers here
             scores = Around([(kept, feature.on_scores(scoring))])
         assert ask.called == (kept == "bn-statistics" and "retaken" in context.config.evaluate.bn)
-        scoring.evaluation = context.evaluation(1, nodes, extras=scores.asked)
+        scoring.evaluation = context.evaluation(1, nodes, (), scores.asked)
         assert not any(strange(call.args[1], kept, "evaluate") for call in ask.call_args_list)
         for of_feature in scores.asked.values():
             assert not strange((*of_feature.reads, *of_feature.records), kept, "records")

@@ -14,9 +14,9 @@ C, D = 3, 2
 
 def test_a_prototype_that_is_met_exactly_has_a_finite_gradient() -> None:
     labels, prototypes = np.array([0, 2, 1, 1, 0]), np.random.default_rng(0).normal(size=(C, D))
-    _, slope = contrast(prototypes[labels], labels, prototypes, 1.0)
+    slope = contrast(prototypes[labels], labels, prototypes, 1.0)
     assert np.isfinite(slope).all()
-    _, none = contrast(np.zeros((1, D)), np.array([0]), np.zeros((C, D)), 1.0)
+    none = contrast(np.zeros((1, D)), np.array([0]), np.zeros((C, D)), 1.0)
     assert not none.any()
 
 

@@ -41,7 +41,7 @@ from fedshift_core.plural import plural
 from fedshift_core.wire.records import encode
 from fedshift_strategies.features.base import Merge, Node, ServerFeature, Steps, Training, Update
 from fedshift_strategies.federation.averaging import RunningAverage
-from fedshift_strategies.federation.update_norms import change
+from fedshift_strategies.federation.update_norms import norm as norm_of
 from fedshift_strategies.federation.updates import decode
 
 Stack = NDArray[Any]  # N x numbers: what each node says of some numbers
@@ -96,7 +96,7 @@ def krum(updates: list[Update], sent: Arrays, malicious: int) -> int:
 
 def _clipped(updates: list[Update], weights: list[float], sent: Arrays, clip_norm: float | None) -> ArrayRecord:
     r"""Average clipped changes: :math:`w+\sum_k p_k\min(1,C/\|w_k-w\|_2)\,(w_k-w)`, one update after another."""
-    norms = [change(update.arrays(), sent) for update in updates]
+    norms = [norm_of(update.arrays(), sent) for update in updates]
     longest = float(np.median(norms)) if clip_norm is None else clip_norm
     parts = [weight * min(1.0, longest / norm) if norm else weight for weight, norm in zip(weights, norms, strict=True)]
     sums = RunningAverage()

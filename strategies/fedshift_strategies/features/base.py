@@ -103,10 +103,6 @@ class Phase:
         return self.result.server_round
 
 
-def _silent() -> float:
-    return 0.0
-
-
 @dataclass
 class Training(Phase):
     """The training of a round.
@@ -121,7 +117,7 @@ class Training(Phase):
 
     present: Sequence[Node] = ()
     scored: bool = True
-    noise: Callable[[], float] = _silent
+    noise: Callable[[], float] = float  # 0
     numbers: Callable[[Node, RecordDict], Mapping[str, Any]] = lambda node, content: {}
     updates: Sequence[Update] = ()
 
@@ -140,7 +136,7 @@ class Scoring(Phase):
 
     ask: Callable[..., Iterable[Message]] = lambda work, options, own=None: ()
     means: Callable[[Question], Arrays | None] = lambda question: None
-    evaluation: Evaluation = field(default_factory=lambda: Evaluation((), [], personal=False))
+    evaluation: Evaluation = field(init=False)
 
 
 class ServerFeature:

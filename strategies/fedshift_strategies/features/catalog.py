@@ -149,7 +149,4 @@ def _weighed(feature: ServerFeature, updates: list[Update], training: Training, 
 
 
 def _union(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
-    for part in parts:
-        merged |= part
-    return merged
+    return {key: value for part in parts for key, value in part.items()}

@@ -21,7 +21,7 @@ from fedshift_strategies.federation.updates import Update
 
 def most_images(nodes: Sequence[Node], factor: float) -> float:
     """Return the largest number of training images that one of these nodes weighs by; inf without nodes."""
-    return factor * float(np.median([node.num_examples for node in nodes])) if nodes else math.inf
+    return most_scored([node.num_examples for node in nodes], factor)
 
 
 def most_scored(numbers: Sequence[int], factor: float) -> float:
@@ -46,13 +46,8 @@ class Medians:
         self._most = most_images(nodes, factor)
         numbers: dict[tuple[str, str], list[int]] = {}
         for node in nodes:
-            if node.shared_test:
-                continue
-            if node.num_validation:
-                numbers.setdefault(("validation", node.domain), []).append(node.num_validation)
-            for domain in node.domains:
-                if number := node.tests_of(domain):
-                    numbers.setdefault(("test", domain), []).append(number)
+            for key, number in _announced(node).items():
+                numbers.setdefault(key, []).append(number)
         self._largest = {key: most_scored(announced, factor) for key, announced in numbers.items()}
 
     def warning(self, node: Node) -> str:
@@ -64,13 +59,19 @@ class Medians:
                 f"{node.num_examples * self._factor / self._most:.3g} times the median of the nodes: "
                 f"it weighs as if it had {int(self._most)}"
             )
-        announced = [("test", domain, node.tests_of(domain)) for domain in node.domains]
-        for what, domain, number in (*announced, ("validation", node.domain, node.num_validation)):
-            if not node.shared_test and number > self._largest.get((what, domain), math.inf):
+        for key, number in _announced(node).items():
+            if number > self._largest[key]:
                 parts.append(
-                    f"{number} {what} images, far more than the other nodes of its domain: they are not counted"
+                    f"{number} {key[0]} images, far more than the other nodes of its domain: they are not counted"
                 )
         return "; ".join(parts)
+
+
+def _announced(node: Node) -> dict[tuple[str, str], int]:
+    """Return how many images a node announces to score, by what they are and by domain; only those of its own."""
+    tests = {("test", domain): node.tests_of(domain) for domain in node.domains}
+    announced = tests | {("validation", node.domain): node.num_validation}
+    return {key: number for key, number in announced.items() if number and not node.shared_test}
 
 
 def weighed_node(node: Node, most: float) -> Node:

@@ -1,18 +1,21 @@
 """Nodes that gave their part to a round, and why others did not."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from fedshift_core.limits import some
 from fedshift_core.losses import NOBODY
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import WITHHELD
 from fedshift_strategies.federation import checks
-from fedshift_strategies.federation.context import RoundResult
+from fedshift_strategies.federation.context import RoundResult, RunContext
 from fedshift_strategies.federation.memory import NodeMemory
 from fedshift_strategies.federation.nodes import Node
 from fedshift_strategies.federation.roster import Roster
 
 log = logging.getLogger("fedshift")
+MOST_NAMED = 5  # nodes in a line
 
 
 class Attendance:
@@ -46,12 +49,7 @@ class Attendance:
         """Note that a node gave no part."""
         number = self.result.server_round
         self.result.lose(node.index)
-        fields = {
-            "event": checks.event_of(reason, "left_out"),
-            "round": number,
-            "node": node.index,
-            "domain": node.domain,
-        }
+        fields = node.fields(checks.event_of(reason, "left_out"), round=number)
         log.warning("round %d: %s left out: %s", number, node, reason, extra=fields)
         self._roster.listener.left_out(number, node, reason)
         self.result.left_out.append(f"{node}: {reason}")
@@ -62,5 +60,41 @@ class Attendance:
             self.result.started_anew.append(problem)
         if WITHHELD in metrics and node.index not in self._withholding:
             self._withholding.add(node.index)
-            fields = {"event": "withheld", "node": node.index, "domain": node.domain}
+            fields = node.fields("withheld")
             log.info("%s lets out less than the run asks for: its owner's policy", node, extra=fields)
+
+
+def untrained(
+    run: RunContext, nodes: Sequence[Node], trained: Collection[int], server_round: int
+) -> tuple[list[int], list[int]]:
+    """Return which nodes have not trained yet, and which of them score nothing; say it where there are some.
+
+    With ``federation.participation`` below 1 a node may not be drawn for many rounds, and a node may come late. Where
+    parts of the model stay on the nodes, such a node scores random numbers of before round 1, which says nothing of the
+    method.
+
+    Args:
+        run: The run.
+        nodes: Those that are connected.
+        trained: Indices of the nodes that keep parts of their own that they have trained.
+        server_round: The round that is scored.
+
+    Returns:
+        Two lists of indices: the second is empty with ``evaluate.untrained=count``, else the first.
+    """
+    missing = [node for node in nodes if node.index not in trained] if run.model.own_parts else []
+    if not missing:
+        return [], []
+    counts = run.config.evaluate.untrained == "count"
+    indices = [node.index for node in missing]
+    log.warning(
+        "round %d: %s not trained yet, %s: node %s",
+        server_round,
+        plural(len(missing), "node has", "nodes have"),
+        "scored all the same (evaluate.untrained=count)"
+        if counts
+        else "left out of the scores (evaluate.untrained=count scores them)",
+        some([f"{node.index} ({node.domain})" for node in missing], MOST_NAMED),
+        extra={"event": "untrained", "round": server_round, "nodes": indices},
+    )
+    return indices, [] if counts else indices

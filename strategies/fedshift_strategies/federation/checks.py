@@ -23,6 +23,7 @@ from fedshift_core.limits import (
     MOST_SECONDS,
     Refused,
     Wild,
+    is_number,
     plain,
     whole,
 )
@@ -73,7 +74,7 @@ class Range:
         Raises:
             Refused: If it is none of these.
         """
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             raise Refused(f"{name} is not a number")
         if self.nan and math.isnan(value):
             return
@@ -167,11 +168,8 @@ def check_names(metrics: Mapping[str, Any], known: Collection[str]) -> None:
         raise Refused(f"{plural(len(metrics), 'metric')}, allowed are {MOST_METRICS}")
     for name in metrics:
         if name not in known:
-            raise Refused(f"unknown metric {plain(name, MOST_NAME)!r}{_why(name)}")
-
-
-def _why(name: str) -> str:
-    return ": no loss term that the run declares (`terms`)" if name.startswith(LOSS_TERM) else ""
+            why = ": no loss term that the run declares (`terms`)" if name.startswith(LOSS_TERM) else ""
+            raise Refused(f"unknown metric {plain(name, MOST_NAME)!r}{why}")
 
 
 def check_numbers_of(metrics: Mapping[str, Any], known: Known) -> None:

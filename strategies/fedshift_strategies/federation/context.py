@@ -113,8 +113,7 @@ class RunContext:
     @property
     def domains(self) -> tuple[str, ...]:
         """The domains to evaluate, in their order."""
-        domains: tuple[str, ...] = self.config.dataset.domains
-        return domains
+        return tuple(self.config.dataset.domains)
 
     @property
     def num_classes(self) -> int:
@@ -172,11 +171,7 @@ class RunContext:
         return [nodes[i] for i in sorted(chosen)]
 
     def evaluation(
-        self,
-        server_round: int,
-        nodes: list[Node],
-        silent: Collection[int] = (),
-        extras: Mapping[str, Asked] | None = None,
+        self, server_round: int, nodes: list[Node], silent: Collection[int], extras: Mapping[str, Asked]
     ) -> Evaluation:
         """Return who of the connected nodes scores what after a round.
 
@@ -192,7 +187,7 @@ class RunContext:
             nodes,
             personal=model.personal,
             own_tests=self.own_tests,
-            test=evaluate.test,
+            scores_tests=evaluate.test,
             everywhere=self.everywhere,
             batch=self.config.images.eval_batch,
             divisible=model.scores_images_alone,

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from flwr.app import Message, RecordDict
@@ -41,7 +41,7 @@ class Answer:
     node: Node
     part: Part
     score: DomainScore
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 def _nothing(*_: Any) -> dict[str, Any]:
@@ -121,6 +121,7 @@ class Tally:
         return self._sums.get(way, dict.fromkeys(self._domains, [0.0] * 3)).items()
 
 
+@dataclass
 class Evaluation:
     """The questions of one round.
 
@@ -131,67 +132,55 @@ class Evaluation:
     both engines. A held-out domain, of which there is no node, goes to all nodes that see whole test sets.
 
     Attributes:
+        domains: The domains to score, in their order.
         nodes: The nodes that are connected, in the order of their index.
-        is_first: The questions to ask now are the first ones; later ones are about parts that still have no answer.
-        share: Share of the test images that is scored, above 0, at most 1.
+        personal: Each node has a model of its own.
+        own_tests: Each node has a test set of its own for every domain.
+        everywhere: Each node that sees all test sets scores each of them with its own model.
         scores_tests: Test images are scored.
-        max_images: How many times the median of its domain a node's images may be, for its scores to count.
+        batch: Images per batch on the nodes.
+        divisible: The scores of some images do not depend on which others are scored with them.
+        share: Share of each test set to score, rounded up to whole batches; once planned, that of all test images.
+        scores: Names of other ways to score that the run declares, and of those that features add.
+        extras: What features add, by their name.
+        silent: Indices of nodes that score nothing, though their domain counts as held.
+        trained_only: What a node scored counts only if it still had the parts of its model that it has trained.
+        max_images: How many times the median of its domain a node's test images may be, for its scores to count.
+        is_first: The questions to ask now are the first ones; later ones are about parts that still have no answer.
     """
 
-    def __init__(
-        self,
-        domains: tuple[str, ...],
-        nodes: list[Node],
-        *,
-        personal: bool,
-        own_tests: bool = False,
-        everywhere: bool = False,
-        test: bool = True,
-        batch: int = 64,
-        divisible: bool = True,
-        share: float = 1.0,
-        scores: tuple[str, ...] = (),
-        extras: Mapping[str, Asked] | None = None,
-        silent: Collection[int] = (),
-        trained_only: bool = False,
-        max_images: float = math.inf,
-    ) -> None:
-        """Plan the questions.
+    domains: tuple[str, ...]
+    nodes: list[Node]
+    _: KW_ONLY
+    personal: bool
+    own_tests: bool = False
+    everywhere: bool = False
+    scores_tests: bool = True
+    batch: int = 64
+    divisible: bool = True
+    share: float = 1.0
+    scores: tuple[str, ...] = ()
+    extras: Mapping[str, Asked] = field(default_factory=dict)
+    silent: Collection[int] = ()
+    trained_only: bool = False
+    max_images: float = math.inf
+    is_first: bool = True
 
-        Args:
-            domains: The domains to score, in their order.
-            nodes: The nodes that are connected, in the order of their index.
-            personal: Each node has a model of its own.
-            own_tests: Each node has a test set of its own for every domain.
-            everywhere: Each node that sees all test sets scores each of them with its own model.
-            test: Test images are scored.
-            batch: Images per batch on the nodes.
-            divisible: The scores of some images do not depend on which others are scored with them.
-            share: Share of each test set to score, rounded up to whole batches.
-            scores: Names of other ways to score that the run declares.
-            extras: What features add, by their name.
-            silent: Indices of nodes that score nothing, though their domain counts as held.
-            trained_only: What a node scored counts only if it still had the parts of its model that it has trained.
-            max_images: How many times the median of its domain a node's test images may be, for its scores to count.
-        """
-        self.nodes, self.is_first, self.scores_tests, self.max_images = nodes, True, test, max_images
-        self._domains, self._extras = domains, dict(extras or {})
-        self._scores = (*scores, *(name for extra in self._extras.values() for name in extra.others))
-        self._everyone, self._everywhere = personal or own_tests, everywhere
-        self._held = {domain for node in nodes for domain in node.domains}
-        self._silent, self._trained_only = frozenset(silent), trained_only
-        self._batch, self._divisible = batch, divisible
+    def __post_init__(self) -> None:
+        """Plan the questions."""
+        self.scores = (*self.scores, *(name for extra in self.extras.values() for name in extra.others))
+        self._held = {domain for node in self.nodes for domain in node.domains}
         self._failed: set[Node] = set()
         self._asked: dict[Node, list[_Task]] = {}
         self._scored = self._images = 0
-        planned = domains if test else ()
-        self._tasks = [task for i, domain in enumerate(planned) for task in self._plan(i, domain, share)]
+        planned = self.domains if self.scores_tests else ()
+        self._tasks = [task for i, domain in enumerate(planned) for task in self._plan(i, domain)]
         self.share = self._scored / self._images if self._images else 1.0
 
     def first(self) -> Questions:
         """Return which node is asked for which parts; for none where a feature asks it for something else alone."""
-        everyone = self.nodes if any(extra.everyone for extra in self._extras.values()) else []
-        return self._ask({node: [] for node in everyone if node.index not in self._silent})
+        everyone = self.nodes if any(extra.everyone for extra in self.extras.values()) else []
+        return self._ask({node: [] for node in everyone if node.index not in self.silent})
 
     def replacements(self) -> Questions:
         """Return whom to ask instead for the parts that still have no answer; empty if nobody is left."""
@@ -222,14 +211,14 @@ class Evaluation:
 
     def tally(self) -> Tally:
         """Sum up the answers, in the order of the plan. A divided test set that lacks a part gives nothing."""
-        tally, missing = Tally(self._domains), self._missing()
+        tally, missing = Tally(self.domains), self._missing()
         for task in self._tasks:
             if task.answer is None or task.part.domain in missing:
                 continue
             domain, score = task.part.domain, task.answer.score
             tally.add(domain, score.correct, score.count, score.loss_sum)
             for name, correct in score.others.items():
-                if all(extra.counts(name, domain in self._held) for extra in self._extras.values()):
+                if all(extra.counts(name, domain in self._held) for extra in self.extras.values()):
                     tally.add(domain, correct, score.count, way=name)
         return tally
 
@@ -249,7 +238,7 @@ class Evaluation:
     def spread(self) -> dict[str, float | None]:
         """Return by domain the sample standard deviation of the nodes' accuracies; None of fewer than two."""
         deviations: dict[str, float | None] = {}
-        for domain in self._domains:
+        for domain in self.domains:
             scores = [answer.score for answer in self._answers(domain)]
             each = [100 * score.correct / score.count for score in scores if score.count]
             deviations[domain] = statistics.stdev(each) if len(each) > 1 else None
@@ -260,21 +249,18 @@ class Evaluation:
 
     def _add(self, node: Node, reply: Message, tasks: list[_Task]) -> Mapping[str, Any]:
         """Take in one reply, or nothing of it if anything is wrong with it; return its numbers."""
-        extras = {name: extra for name, extra in self._extras.items() if extra.when()}
+        extras = {name: extra for name, extra in self.extras.items() if extra.when()}
         content = checks.opened(reply, (METRICS, *(name for extra in extras.values() for name in extra.reads)))
         metrics = checks.metrics_of(content)
         checks.check_numbers_of(metrics, self._known(node, tasks, extras.values()))
-        answers = [_answer(node, metrics, task, self._scores) for task in tasks]
+        answers = [_answer(node, metrics, task, self.scores) for task in tasks]
         for name, extra in extras.items():
             extra.check(metrics)
             scores_of = extra.read(content, answers)
-            answers = [
-                replace(answer, extra={**answer.extra, name: scores_of[answer.part.domain]})
-                if answer.part.domain in scores_of
-                else answer
-                for answer in answers
-            ]
-        if self._trained_only and STARTED_ANEW in metrics:  # with parts as they were before round 1
+            for answer in answers:
+                if answer.part.domain in scores_of:
+                    answer.extra[name] = scores_of[answer.part.domain]
+        if self.trained_only and STARTED_ANEW in metrics:  # with parts as they were before round 1
             return metrics
         for task, answer in zip(tasks, answers, strict=True):
             task.answer = answer
@@ -289,29 +275,29 @@ class Evaluation:
             domain = task.part.domain
             ranges = (ANY_NUMBER, ANY_COUNT, checks.loss_sum_of(len(task.part)))
             known |= {key + domain: allowed for key, allowed in zip(DomainScore.KEYS, ranges, strict=True)}
-            known |= {DomainScore.other_key(name, domain): ANY_NUMBER for name in self._scores}
+            known |= {DomainScore.other_key(name, domain): ANY_NUMBER for name in self.scores}
         for extra in extras:
             known |= extra.bounds(node)
         return known
 
-    def _plan(self, place: int, domain: str, share: float) -> list[_Task]:
+    def _plan(self, place: int, domain: str) -> list[_Task]:
         """Return the parts of a domain; each own test set is one, and only its node can score it."""
-        nodes = [node for node in self._candidates(place, domain) if node.index not in self._silent]
+        nodes = [node for node in self._candidates(place, domain) if node.index not in self.silent]
         if not nodes:
             return []
-        if self._everyone or not all(node.shared_test for node in nodes):
+        if self.personal or self.own_tests or not all(node.shared_test for node in nodes):
             left = {True: 1, False: LEAST_SAMPLE}  # a real node's scores are its own
-            drawn = [self._draw(self._tests(node, domain), share, left[node.shared_test]) for node in nodes]
+            drawn = [self._draw(self._tests(node, domain), left[node.shared_test]) for node in nodes]
             return [_Task(Part(domain, n, 0, n), [node], False) for n, node in zip(drawn, nodes, strict=True)]
-        number = self._draw(nodes[0].tests_of(domain), share)
-        cuts = divide(number, self._batch, len(nodes) if self._divisible else 1)
+        number = self._draw(nodes[0].tests_of(domain))
+        cuts = divide(number, self.batch, len(nodes) if self.divisible else 1)
         return [
             _Task(Part(domain, number, start, stop), nodes[i:] + nodes[:i], True)
             for i, (start, stop) in enumerate(cuts)
         ]
 
-    def _draw(self, images: int, share: float, least_left: int = 1) -> int:
-        number = sample_size(images, self._batch, share, least_left)
+    def _draw(self, images: int, least_left: int = 1) -> int:
+        number = sample_size(images, self.batch, self.share, least_left)
         self._scored, self._images = self._scored + number, self._images + images
         return number
 
@@ -320,7 +306,7 @@ class Evaluation:
         return node.tests_of(domain) or max(other.tests_of(domain) for other in self.nodes if other.shared_test)
 
     def _candidates(self, place: int, domain: str) -> list[Node]:
-        if self._everywhere and any(node.shared_test and node.tests_of(domain) for node in self.nodes):
+        if self.everywhere and any(node.shared_test and node.tests_of(domain) for node in self.nodes):
             return [node for node in self.nodes if node.shared_test]
         own = [node for node in self.nodes if domain in node.domains and node.tests_of(domain) > 0]
         if domain in self._held:
@@ -347,7 +333,7 @@ class Evaluation:
         return {node: [task.part for task in tasks] for node, tasks in tasks_of.items()}
 
 
-def sample_size(images: int, batch: int, share: float, least_left: int = 1) -> int:
+def sample_size(images: int, batch: int, share: float, least_left: int) -> int:
     """Return how many of so many images to score: the share, rounded up to whole batches.
 
     They are all where fewer than ``least_left`` would be left, which scores of the sample and of all would tell of.

@@ -1,8 +1,7 @@
 """What a node says of itself before it takes part. It is refused where it makes no sense in the run."""
 
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from flwr.app import Message
@@ -34,19 +33,6 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 LARGEST_INDEX = 10**6  # of a node: a partition-id above is taken for a mistake
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a node says of itself.
-
-    Attributes:
-        node: Without a place.
-        nodes: How many nodes there are by its word; 0 of a real one, which cannot know.
-    """
-
-    node: Node
-    nodes: int
-
-
 class Introduction:
     """Reads what nodes say of themselves.
 
@@ -61,23 +47,22 @@ class Introduction:
     ) -> None:
         self._held_out = frozenset(held_out)
         self._domains, self._num_classes, self._simulated = domains, num_classes, simulated
-        self._known = frozenset(
-            (
-                CLASS_COUNTS,
-                NUM_TEST,
-                SHARED_TEST,
-                PARTITION_ID,
-                NUM_PARTITIONS,
-                NUM_VALIDATION,
-                FASTEST,
-                NUM_PUBLIC,
-                *(UNHELD_TEST + domain for domain in domains),
-                *(HELD_TEST + domain for domain in domains),
-            )
-        )
+        self._known = {
+            CLASS_COUNTS,
+            NUM_TEST,
+            SHARED_TEST,
+            PARTITION_ID,
+            NUM_PARTITIONS,
+            NUM_VALIDATION,
+            FASTEST,
+            NUM_PUBLIC,
+            *(kind + domain for kind in (UNHELD_TEST, HELD_TEST) for domain in domains),
+        }
 
-    def read(self, reply: Message) -> Answer:
-        """Return what a node says of itself, checked.
+    def read(self, reply: Message) -> tuple[Node, int]:
+        """Return what a node says of itself, checked: a node without a place, and how many nodes there are.
+
+        A real node cannot know how many there are: its number is 0.
 
         Raises:
             FederationError: If it makes no sense in this run.
@@ -88,8 +73,6 @@ class Introduction:
         checks.check_names(numbers, self._known)
         try:
             said: Any = content[CONFIG]
-            unheld = {key.removeprefix(UNHELD_TEST): key for key in numbers if key.startswith(UNHELD_TEST)}
-            held = {key.removeprefix(HELD_TEST): key for key in numbers if key.startswith(HELD_TEST)}
             most = len(ARITHMETICS) - 1
             node = Node(
                 node_id=reply.metadata.src_node_id,
@@ -99,11 +82,11 @@ class Introduction:
                 num_test=_whole(NUM_TEST, numbers[NUM_TEST]),
                 shared_test=_whole(SHARED_TEST, numbers[SHARED_TEST], most=1) == 1,
                 partition_id=_whole(PARTITION_ID, numbers[PARTITION_ID], UNSEATED, LARGEST_INDEX),
-                unheld_tests=tuple((name, _whole(UNHELD_TEST, numbers[key])) for name, key in unheld.items()),
+                unheld_tests=_tests(numbers, UNHELD_TEST),
                 num_validation=_whole(NUM_VALIDATION, numbers.get(NUM_VALIDATION, 0)),
                 num_public=_whole(NUM_PUBLIC, numbers.get(NUM_PUBLIC, 0)),
                 public=_digest(said.get(PUBLIC, "")),
-                held_tests=tuple((name, _whole(HELD_TEST, numbers[key])) for name, key in held.items()),
+                held_tests=_tests(numbers, HELD_TEST),
                 fastest=ARITHMETICS[_whole(FASTEST, numbers[FASTEST], most=most)] if FASTEST in numbers else None,
             )
             announced = _whole(NUM_PARTITIONS, numbers[NUM_PARTITIONS], UNSEATED, LARGEST_INDEX)
@@ -111,7 +94,7 @@ class Introduction:
             raise FederationError(f"a node's answer about itself is incomplete: {plain(repr(error))}") from None
         self._check(node)
         # Simulated nodes know how many they are.
-        return Answer(node, announced if node.shared_test else 0)
+        return node, announced if node.shared_test else 0
 
     def _counts(self, announced: object) -> tuple[int, ...]:
         """Return the training images per class; a list of another length is not read."""
@@ -148,6 +131,12 @@ def _digest(digest: object) -> str:
     if not isinstance(digest, str) or (digest and not _SHA256.fullmatch(digest)):
         raise FederationError(f"a node's answer about itself makes no sense: {PUBLIC} is no SHA-256")
     return digest
+
+
+def _tests(numbers: Mapping[str, Any], kind: str) -> tuple[tuple[str, int], ...]:
+    """Return the test images that a node announces under names of this kind, by domain."""
+    own = {key: number for key, number in numbers.items() if key.startswith(kind)}
+    return tuple((key.removeprefix(kind), _whole(kind, number)) for key, number in own.items())
 
 
 def _whole(key: str, value: object, least: int = 0, most: int = LARGEST_COUNT) -> int:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedshift_core.wire.messages import RunHeader
@@ -30,16 +30,11 @@ class NodeMemory:
     rounds: dict[int, int] = field(default_factory=dict)
     chosen: tuple[int, ...] = ()
 
-    def header(self, node: Node, header: RunHeader) -> RunHeader:
-        """Return what a message says of the run, with which memory the node must have."""
-        return replace(
-            header,
-            run_id=self.run_id,
-            kept_in=self.kept_in,
-            resumed_after=self.resumed_after,
-            chosen=self.chosen,
-            memory_round=self.rounds.get(node.index, 0),
-        )
+    def header(self, node: Node, engine: str, run_json: str, start_digest: str) -> RunHeader:
+        """Return what a message says of the run, with which memory and which beginning the node must have."""
+        memory_round = self.rounds.get(node.index, 0)
+        kept = self.run_id, self.kept_in, self.resumed_after, self.chosen
+        return RunHeader(engine, run_json, *kept, memory_round, start_digest)
 
     def record(self, node: Node, server_round: int, metrics: Mapping[str, Any]) -> str:
         """Take in what a node says of its memory; return what is wrong with it, empty if nothing is."""
@@ -48,8 +43,7 @@ class NodeMemory:
             problem = (
                 f"{node}: its private parts of round {self.rounds.pop(node.index)} are gone, it started without them"
             )
-            fields = {"event": "started_anew", "round": server_round, "node": node.index, "domain": node.domain}
-            log.warning("round %d: %s", server_round, problem, extra=fields)
+            log.warning("round %d: %s", server_round, problem, extra=node.fields("started_anew", round=server_round))
         if KEPT in metrics:
             self.rounds[node.index] = server_round
         return problem

@@ -62,6 +62,10 @@ class Node:
         """Tell whether another node holds the same images, as far as the server can know."""
         return replace(self, node_id=other.node_id, index=other.index) == other
 
+    def fields(self, event: str, **more: int) -> dict[str, object]:
+        """Return the fields of a line of the log about the node, as ``extra`` of :mod:`logging` takes them."""
+        return {"event": event, "node": self.index, "domain": self.domain, **more}
+
     def __str__(self) -> str:
         return f"node {self.index} ({self.domain})"
 

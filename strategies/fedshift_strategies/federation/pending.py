@@ -48,9 +48,11 @@ def let_go_strays(strays: Iterable[Message], nodes: Iterable[Node], server_round
     for stray in strays:
         let_go(stray)
         if node := by_id.get(stray.metadata.src_node_id):
-            fields = {"event": "stray_answer", "round": server_round, "node": node.index, "domain": node.domain}
             log.warning(
-                "round %d: an answer of %s is not to what it was sent last: dropped", server_round, node, extra=fields
+                "round %d: an answer of %s is not to what it was sent last: dropped",
+                server_round,
+                node,
+                extra=node.fields("stray_answer", round=server_round),
             )
 
 

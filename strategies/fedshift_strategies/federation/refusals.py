@@ -43,7 +43,7 @@ def too_few(here: int, wanted: int, timeout: float, reasons: Mapping[str, int]) 
     within = f"within {timeout:.0f} s (federation.node_timeout)"
     if not reasons:
         return f"{here} of {plural(wanted, 'node')} answered {within}; start the others, or lower federation.min_nodes"
-    refused, why = sum(reasons.values()), first_two(sorted(reasons), "\n")
+    refused, why = sum(reasons.values()), first_two(sorted(reasons))
     return (
         f"{here} of {plural(wanted, 'node')} that can take part answered {within}, {refused} "
         f"{'was' if refused == 1 else 'were'} refused:\n{why}"
@@ -68,7 +68,7 @@ def count(reasons: dict[str, int], reason: str) -> None:
     reasons[key] = reasons.get(key, 0) + 1
 
 
-def first_two(problems: Sequence[str], between: str) -> str:
-    """Return the first two problems, and how many more there are."""
+def first_two(problems: Sequence[str]) -> str:
+    """Return the first two problems, and how many more there are, in lines."""
     more = [f"(and {len(problems) - 2} more)"] if len(problems) > 2 else []
-    return between.join([*problems[:2], *more])
+    return "\n".join([*problems[:2], *more])

@@ -108,7 +108,7 @@ class Roster:
 
     def weighs(self, node: Node) -> int:
         """Return by how many training images a node weighs: at most ``max_images`` times the median of the nodes."""
-        return min(node.num_examples, int(min(self.most_images, node.num_examples)))
+        return int(min(self.most_images, node.num_examples))
 
     def exclude(self, node: Node) -> None:
         """Let a node take no part any more, also under a new id."""
@@ -152,12 +152,12 @@ class Roster:
         while True:
             problems = self._ask_strangers(grid, timeout)
             if problems and self._simulated:
-                raise FederationError(refusals.first_two(list(problems), "\n"))
+                raise FederationError(refusals.first_two(list(problems)))
             refusals.warn(problems)
             agreed, disagreements = agreed_of(self._nodes.values(), self._agreement)
             twins = refusals.twins(in_order(agreed, self._domains))
             if (twins or len(agreed) < len(self._nodes)) and self._simulated:
-                raise FederationError(refusals.first_two(twins or disagreements, "\n"))
+                raise FederationError(refusals.first_two(twins or disagreements))
             wanted, here = max(at_least, self._announced), len(agreed) - len(twins)
             if here >= wanted:
                 refusals.warn(self._settle_copy())
@@ -171,8 +171,7 @@ class Roster:
                     refusals.count(reasons, problem)
                 raise FederationError(refusals.too_few(here, wanted, timeout, reasons))
             if now - reminded > REMIND_SECONDS:
-                fields = {"event": "waiting"}
-                log.info("waiting for nodes: %d of %d are here", here, wanted, extra=fields)
+                log.info("waiting for nodes: %d of %d are here", here, wanted, extra={"event": "waiting"})
                 reminded = now
             time.sleep(POLL_SECONDS)
 
@@ -213,13 +212,9 @@ class Roster:
         if self._simulated or self.silence.has(node.node_id):
             return
         self.silence.miss(node.node_id, kind)
-        fields = {"event": "silent_node", "node": node.index, "domain": node.domain}
+        fields = node.fields("silent_node")
         log.warning("%s does not answer: it is asked in the background, the others go on", node, extra=fields)
         self.listener.silent(self.silence.since())
-
-    def record_answers(self, node_ids: Iterable[int], kind: str) -> None:
-        """Note that nodes have answered a message of this type."""
-        self.silence.record_answers(node_ids, kind)
 
     def _answering(self, present: Sequence[Node]) -> list[Node]:
         """Return the connected nodes without those that are silent; who answers again is taken back."""
@@ -228,8 +223,7 @@ class Roster:
         back = set(self.silence.back(also_resting=resting_too))
         for node in present:
             if node.node_id in back:
-                fields = {"event": "node_back", "node": node.index, "domain": node.domain}
-                log.info("%s answers again, and takes part again", node, extra=fields)
+                log.info("%s answers again, and takes part again", node, extra=node.fields("node_back"))
         return [node for node in taken if not self.silence.has(node.node_id)]
 
     def wait_for(self, grid: Grid, at_least: int, timeout: float) -> list[Node]:
@@ -275,27 +269,22 @@ class Roster:
         """
         connected = set(grid.get_node_ids())
         problems: dict[str, int] = {}
-        if not self._simulated:
-            self._meet(self.silence.look(grid, connected, self._question), problems)
+        self._meet(self.silence.look(grid, connected, self._question), problems)
         strangers = sorted(
             node_id for node_id in connected - self._nodes.keys() - self._refused if not self.silence.has(node_id)
         )
         at_once = MOST_ASKED if self._simulated else max(len(strangers), 1)
         for start in range(0, len(strangers), at_once):
-            self._ask_at_once(grid, strangers[start : start + at_once], timeout, problems)
+            questions = [self._question(node_id) for node_id in strangers[start : start + at_once]]
+            answers, _ = Sent(questions).answers(grid.send_and_receive(questions, timeout=timeout))
+            self._meet(answers, problems)
         if not self._simulated:
             for node_id in set(strangers) - self._nodes.keys() - self._refused:
                 self.silence.miss(node_id, MessageType.QUERY)
         return dict(sorted(problems.items()))
 
-    def _ask_at_once(self, grid: Grid, node_ids: Sequence[int], timeout: float, problems: dict[str, int]) -> None:
-        questions = [self._question(node_id) for node_id in node_ids]
-        answers, _ = Sent(questions).answers(grid.send_and_receive(questions, timeout=timeout))
-        self._meet(answers, problems)
-
     def _question(self, node_id: int) -> Message:
-        content = self._header.to_record()
-        return Message(content, node_id, MessageType.QUERY)
+        return Message(self._header.to_record(), node_id, MessageType.QUERY)
 
     def _meet(self, replies: Iterable[Message], problems: dict[str, int]) -> None:
         """Take in what nodes say of themselves, and count what is wrong. A known node only shows that it lives."""
@@ -305,14 +294,14 @@ class Roster:
                 continue
             self.silence.forget(node_id)
             try:
-                answer = self._introduction.read(reply)
-                if wrong := self._another_copy(answer.node):
+                node, number = self._introduction.read(reply)
+                if wrong := self._another_copy(node):
                     raise FederationError(wrong)
             except (FederationError, Refused) as error:
                 self._refuse(node_id, str(error), problems)
                 continue
-            self._nodes[node_id] = answer.node
-            self._announced = max(self._announced, answer.nodes)
+            self._nodes[node_id] = node
+            self._announced = max(self._announced, number)
 
     def _refuse(self, node_id: int, problem: str, problems: dict[str, int]) -> None:
         """Keep a node out for good, and count why."""
@@ -358,8 +347,7 @@ class Roster:
                     self._doubled.add(node.node_id)
                 continue
             if former is not None:
-                fields = {"event": "node_back", "node": former.index, "domain": former.domain}
-                log.info("%s is here again, under a new id", former, extra=fields)
+                log.info("%s is here again, under a new id", former, extra=former.fields("node_back"))
                 del self._nodes[former.node_id]
                 self._refused.add(former.node_id)
                 self.silence.forget(former.node_id)
@@ -390,5 +378,5 @@ class Roster:
         for node in self.nodes:
             if node.index not in self._large and (warning := medians.warning(node)):
                 self._large.add(node.index)
-                fields = {"event": "many_images", "node": node.index, "domain": node.domain}
+                fields = node.fields("many_images")
                 log.warning("%s announces %s (federation.max_images)", node, warning, extra=fields)

@@ -8,6 +8,7 @@ only theirs would count. A larger deviation does no more harm than a smaller sca
 
 import math
 from collections.abc import Container, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedshift_core.limits import BLOCK, LARGEST_COUNT, Refused, Wild, largest
 from fedshift_core.wire.names import BN_VAR
 
 Given = Mapping[str, NDArray[Any]]
+NOTHING: Given = MappingProxyType({})
 SHORTEST = 1.0  # weights or contributions shorter than this count as so long: a model may begin with zeros
 FEWEST = 3  # nodes of a round whose median says something
 NOTABLE = 0.1  # of the norm of the weights that were sent: a change up to this is no node's undue influence
@@ -33,18 +35,16 @@ class SentWeights:
         arrays: By name.
         max_update: How many times their norm the change of a reply may have.
         noise: Standard deviation of what honest nodes add to each weight, because the run asks for it.
+
+    Attributes:
+        base: The norm that changes are held against.
     """
 
     def __init__(self, arrays: Given, max_update: float, noise: float = 0.0) -> None:
         self.arrays = arrays
-        self._max_update, self._norm = max_update, norm(arrays)
+        self._max_update, self.base = max_update, max(norm(arrays), SHORTEST)
         number = sum(array.size for array in arrays.values() if array.dtype.kind == "f")
         self._noise = noise * (math.sqrt(number) + LUCK) if noise else 0.0
-
-    @property
-    def base(self) -> float:
-        """The norm that changes are held against."""
-        return max(self._norm, SHORTEST)
 
     def check(self, got: Given) -> float:
         """Check how far weights are from those that were sent, which have the same names and shapes.
@@ -65,7 +65,7 @@ class SentWeights:
                 counted = largest(array.astype(np.float64) - self.arrays[name])
                 if counted > LARGEST_COUNT:
                     raise Refused(f"{name} changed by {counted:.3g} in a round, allowed is {LARGEST_COUNT:g} at most")
-        moved = change(got, self.arrays)
+        moved = norm(got, self.arrays)
         ratio = max(moved - self._noise, 0.0) / self.base
         if ratio > self._max_update:
             raise Wild(
@@ -174,16 +174,11 @@ def _of_a_row(array: NDArray[Any]) -> float:
     return norm({"": array}) / math.sqrt(max(rows, 1))
 
 
-def norm(arrays: Given) -> float:
-    """Return the norm of all floating-point arrays together."""
-    measured = [_measured(name, array) for name, array in arrays.items() if array.dtype.kind == "f"]
-    return math.sqrt(math.fsum(map(_squares, measured)))
-
-
-def change(got: Given, sent: Given) -> float:
-    """Return the norm of (got - sent) over all floating-point arrays; both have the same names and shapes."""
-    names = [name for name, array in got.items() if array.dtype.kind == "f"]
-    pairs = ((_measured(name, got[name]), _measured(name, sent[name])) for name in names)
+def norm(arrays: Given, sent: Given = NOTHING) -> float:
+    """Return the norm of all floating-point arrays together, or of (arrays - sent), which have the same shapes."""
+    measured = [name for name, array in arrays.items() if array.dtype.kind == "f"]
+    zero = np.zeros(())
+    pairs = ((_measured(name, arrays[name]), _measured(name, sent.get(name, zero))) for name in measured)
     return math.sqrt(math.fsum(_squares(*pair) for pair in pairs))
 
 
@@ -192,7 +187,7 @@ def _measured(name: str, array: NDArray[Any]) -> NDArray[Any]:
     return np.copysign(np.sqrt(np.abs(array)), array) if name.endswith(f".{BN_VAR}") else array
 
 
-def _squares(array: NDArray[Any], less: NDArray[Any] | float = 0.0) -> float:
+def _squares(array: NDArray[Any], less: NDArray[Any]) -> float:
     """Return the sum of squares of an array, or of its difference to another, float64 block by block."""
     flat, other, step = array.reshape(-1), np.broadcast_to(less, array.shape).reshape(-1), BLOCK // 8
     total = 0.0

@@ -7,12 +7,12 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
-import fedshift_core.wire.records
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused, Wild, check_numbers
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, LOSS, LOSS_TERM, NUM_EXAMPLES, START
-from fedshift_core.wire.records import RecordError, array_record, encode
+from fedshift_core.wire.records import array_record, encode
+from fedshift_core.wire.records import decode as decode
 from fedshift_strategies.federation import checks
 from fedshift_strategies.federation.averaging import RunningAverage, shares
 from fedshift_strategies.federation.nodes import Node
@@ -58,18 +58,6 @@ class Update:
     @cached_property
     def _arrays(self) -> Arrays:
         return decode(self.record)
-
-
-def decode(record: ArrayRecord) -> Arrays:
-    """Return the arrays of a record by name: read-only views of its bytes.
-
-    Raises:
-        Refused: If one is not what it claims to be.
-    """
-    try:
-        return fedshift_core.wire.records.decode(record)
-    except RecordError as error:
-        raise Refused(str(error)) from None
 
 
 def read_update(
@@ -124,8 +112,8 @@ def sift(
     read: Callable[[Node, Message, SentWeights], Update],
     sent: SentWeights,
     max_update: float,
-    features: Container[str] = (),
-    usual: dict[str, list[float]] | None = None,
+    features: Container[str],
+    usual: dict[str, list[float]],
 ) -> Sifted:
     """Return the replies that may be averaged, and why the others may not; both by node index.
 

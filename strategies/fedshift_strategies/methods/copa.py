@@ -14,14 +14,8 @@ rule.
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.wire.names import HEADS
-from fedshift_strategies.base import DomainStrategy, Scalars
-from fedshift_strategies.federation.averaging import shares
-from fedshift_strategies.federation.checks import ANY_COUNT
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.method import ANY_COUNT, Arrays, Ask, DomainStrategy, Node, Scalars, Update, decode, shares
 from fedshift_strategies.methods.heads import head_of, mean_head, stacked, unstacked
 
 

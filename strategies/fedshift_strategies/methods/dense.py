@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from fedshift_core.arrays import Floats
 from fedshift_strategies.methods.prototypes import minibatches
 
-Floats = NDArray[np.float64]
 Network = dict[str, Floats]
 EPS = 1e-5  # of BatchNorm
 
@@ -102,9 +102,8 @@ def train(
     """
     weights = {name: array.astype(np.float64) for name, array in network.items()}
     moved = {name: np.array(momenta.get(name, np.zeros_like(array)), np.float64) for name, array in weights.items()}
-    for _ in range(epochs):
-        for some in minibatches(rng, len(y), batch):
-            for name, slope in slopes(weights, x[some], y[some]).items():
-                moved[name] = momentum * moved[name] + slope + decay * weights[name]
-                weights[name] = weights[name] - lr * moved[name]
+    for some in minibatches(rng, epochs, len(y), batch):
+        for name, slope in slopes(weights, x[some], y[some]).items():
+            moved[name] = momentum * moved[name] + slope + decay * weights[name]
+            weights[name] = weights[name] - lr * moved[name]
     return weights, moved

@@ -16,12 +16,11 @@ that nobody holds is then left out of the sum (A8); (2) with partial participati
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from fedshift_core.arrays import Floats
 
 
-def discrepancy(held: FloatArray, domains: int) -> FloatArray:
+def discrepancy(held: Floats, domains: int) -> Floats:
     r"""Measure how far each node is from holding an equal share of every domain (Eq. 10) with the exact shares.
 
     .. math:: \mathbf d_k=\sqrt{\tfrac12\sum_{c:\,n^c>0}\Big(\frac{n_k^c}{n^c}-\frac1Q\Big)^2}
@@ -39,7 +38,7 @@ def discrepancy(held: FloatArray, domains: int) -> FloatArray:
     return np.asarray(np.sqrt(squared.sum(axis=1) / 2))
 
 
-def approximate_discrepancy(sizes: FloatArray, classes: int, domains: int) -> FloatArray:
+def approximate_discrepancy(sizes: Floats, classes: int, domains: int) -> Floats:
     r"""Measure the same as Eq. 10 prints it: every class has the share n_k / N, so the sum has C equal terms.
 
     .. math:: \mathbf d_k=\sqrt{\tfrac12\sum_{c=1}^C\Big(\frac{n_k}N-\frac1Q\Big)^2}
@@ -55,7 +54,7 @@ def approximate_discrepancy(sizes: FloatArray, classes: int, domains: int) -> Fl
     return np.asarray(np.sqrt(classes / 2) * np.abs(sizes / sizes.sum() - 1 / domains))
 
 
-def domain_aware(sizes: FloatArray, d: FloatArray, alpha: float, beta: float) -> FloatArray:
+def domain_aware(sizes: Floats, d: Floats, alpha: float, beta: float) -> Floats:
     r"""Turn sizes and discrepancies into weights (Eq. 11).
 
     .. math:: \mathbf p_k=\frac{\epsilon(\alpha n_k/N-\beta\mathbf d_k)}{\sum_j\epsilon(\alpha n_j/N-\beta\mathbf d_j)}

@@ -19,16 +19,10 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fdse import FDSEParams
-from fedshift_core.wire.records import encode
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.method import Arrays, Ask, DomainStrategy, Floats, Node, Update, decode, encode
 from fedshift_strategies.methods.heads import mean_head
 
-FloatArray = NDArray[np.float64]
 #: What an eraser's tensors are called: its BatchNorm's scale and shift, its depth-wise convolution.
 ERASERS = (".dse_bn.", ".dse_conv.")
 SMALL = 1e-8  # added to a norm that is divided by, as in the code
@@ -43,9 +37,10 @@ class FDSEStrategy(DomainStrategy[FDSEParams]):
 
     sends = tuple(f"*{part}*" for part in ERASERS)
 
-    def weights(self, updates: list[Update]) -> list[float]:
-        """Return the same weight for each node: of statistics, norms and the mean of the erasers."""
-        return [1 / len(updates)] * len(updates)
+    @classmethod
+    def weighs_alike(cls, params: FDSEParams) -> bool:
+        """Weigh each node the same: of statistics, norms and the mean of the erasers."""
+        return True
 
     def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
         """Return the next shared weights, and mix the erasers of each node of the round."""
@@ -72,7 +67,7 @@ def is_eraser(name: str) -> bool:
     return any(part in f".{name}" for part in ERASERS)
 
 
-def consensus(updates: Sequence[NDArray[Any]], weights: Sequence[float]) -> FloatArray:
+def consensus(updates: Sequence[NDArray[Any]], weights: Sequence[float]) -> Floats:
     r"""Merge updates of a tensor so that all nodes are moved along, however long theirs are.
 
     .. math:: \bar{\|u\|}\sum_n\lambda_n\frac{u_n}{\|u_n\|},\quad
@@ -92,7 +87,7 @@ def consensus(updates: Sequence[NDArray[Any]], weights: Sequence[float]) -> Floa
     return np.asarray(mean * (shortest(flat @ flat.T) @ flat)).reshape(updates[0].shape)
 
 
-def shortest(gram: FloatArray) -> FloatArray:
+def shortest(gram: Floats) -> Floats:
     r"""Return the weights of the shortest convex combination of vectors.
 
     Of x from 0 up with sum s, :math:`\|Vx\|^2+(1-s)^2=s^2\|V\lambda\|^2+(1-s)^2` where lambda = x / s: whatever s is,

@@ -7,26 +7,33 @@ from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
-from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.methods.feature_sums import COUNTS, CROSS, GRAM, UNIT, unpacked
 from fedshift_core.params import Params
-from fedshift_core.secure.layout import Sum
-from fedshift_core.wire.records import encode
-from fedshift_strategies.base import DomainStrategy, Scalars
-from fedshift_strategies.contributions import Declaration, Own, Whole, check_contribution
-from fedshift_strategies.federation.checks import Range
-from fedshift_strategies.federation.context import SINGLE, Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.contributions import check_contribution
+from fedshift_strategies.federation.context import SINGLE
+from fedshift_strategies.method import (
+    Arrays,
+    Ask,
+    Declaration,
+    DomainStrategy,
+    Floats,
+    Node,
+    Own,
+    Range,
+    Scalars,
+    Sum,
+    Update,
+    Whole,
+    decode,
+    encode,
+)
 
 P = TypeVar("P", bound=Params, default=Params)
-Floats = NDArray[np.float64]
 Head = tuple[Floats, Floats]  # weights (C, F) and bias (C,)
 WEIGHT, BIAS = "classifier.weight", "classifier.bias"
 SUMS = (COUNTS, GRAM, CROSS)
@@ -47,14 +54,10 @@ class FeatureSumsStrategy(DomainStrategy[P]):
 
     contributes: ClassVar[Declaration] = {COUNTS: ("C",), GRAM: Whole("G"), CROSS: Whole("C", "W")}
     behind: ClassVar[Mapping[str, Word]] = {GRAM: "sum over classes", CROSS: "class"}
+    summed: ClassVar[Mapping[str, Sum]] = {COUNTS: "images", GRAM: "total", CROSS: "rows"}
     sends: ClassVar[tuple[str, ...]] = ()
     tells = {"sums": Range(1, 1)}
     of_sums = ("merge",)
-
-    @classmethod
-    def sums(cls, params: P) -> Mapping[str, Sum]:
-        """Return that sums of features need only be known as sums over nodes."""
-        return {COUNTS: "images", GRAM: "total", CROSS: "rows"}
 
     @abstractmethod
     def solve(self, counts: Floats, gram: Floats, cross: Floats) -> Head:

@@ -22,18 +22,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.methods.feature_sums import GRAM, RIDGES, Fed3RParams
 from fedshift_core.plural import plural
-from fedshift_core.secure.layout import Sum
-from fedshift_strategies.contributions import Declaration, Whole
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.methods.feature_sums import FeatureSumsStrategy, Floats, Head, ridge_head
+from fedshift_strategies.method import Arrays, Declaration, Floats, Node, Sum, Update, Whole
+from fedshift_strategies.methods.feature_sums import FeatureSumsStrategy, Head, ridge_head
 
 
 class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
@@ -44,6 +39,8 @@ class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
     """
 
     sends = ("heads", "biases")
+    scores_with_knowledge = False
+    summed: ClassVar[Mapping[str, Sum]] = {**FeatureSumsStrategy.summed, "right": "total"}
     contributes: ClassVar[Declaration] = {**FeatureSumsStrategy.contributes, "right": Whole(len(RIDGES))}
     behind: ClassVar[Mapping[str, Word]] = {**FeatureSumsStrategy.behind, "right": "sum over classes"}
     optional: ClassVar[Mapping[str, str]] = dict.fromkeys((*sends, "right"), "method.ridge=validation")
@@ -53,11 +50,6 @@ class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
         """Refuse a run without the round in which nodes score the grid."""
         if params.ridge == "validation" and rounds < 2:
             raise ConfigError(f"method.ridge=validation scores its grid in a second round, found rounds={rounds}")
-
-    @classmethod
-    def sums(cls, params: Fed3RParams) -> Mapping[str, Sum]:
-        """Return that sums and scores need only be known as sums over nodes."""
-        return {**super().sums(params), "right": "total"}
 
     def expected(self) -> Declaration:
         """Return the sums, and the scores of the grid where there is one."""
@@ -76,10 +68,6 @@ class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
                 f"right says {right.min()} to {right.max()}, announced were {plural(most, 'validation image')}"
             )
         return super().comparable(knowledge, nodes)
-
-    def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
-        """Return the heads of the grid to nodes that train."""
-        return self.knowledge if ask.trains else {}
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Add sums and scores; solve a head for each lambda of the grid.
@@ -101,11 +89,8 @@ class Fed3RStrategy(FeatureSumsStrategy[Fed3RParams]):
             if before is not None and np.array_equal(before, self.state[GRAM]):
                 return  # the heads that were scored are those of these sums
         totals = self.totals()
-        heads = [ridge_head(*totals, ridge) for ridge in RIDGES]
-        self.knowledge = {
-            "heads": np.stack([weight for weight, _ in heads]).astype(np.float32),
-            "biases": np.stack([bias for _, bias in heads]).astype(np.float32),
-        }
+        weights, biases = zip(*(ridge_head(*totals, ridge) for ridge in RIDGES), strict=True)
+        self.knowledge = {"heads": np.array(weights, np.float32), "biases": np.array(biases, np.float32)}
 
     def solve(self, counts: Floats, gram: Floats, cross: Floats) -> Head:
         """Return the head of the ridge, of the best one of the grid, or of its middle before it was scored."""

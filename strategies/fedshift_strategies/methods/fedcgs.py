@@ -15,8 +15,9 @@ Deviations: (1) S is divided by all images, not by images minus classes: one fac
 paper's personal models, trained toward the global statistics, are not part of it.
 """
 
+from fedshift_core.arrays import Floats
 from fedshift_core.methods.feature_sums import FedCGSParams
-from fedshift_strategies.methods.feature_sums import FeatureSumsStrategy, Floats, Head, gaussian_head
+from fedshift_strategies.methods.feature_sums import FeatureSumsStrategy, Head, gaussian_head
 
 
 class FedCGSStrategy(FeatureSumsStrategy[FedCGSParams]):

@@ -14,37 +14,24 @@ Deviations: (1) the semantic encoder is averaged by share of images, without alg
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import Partition, finch_groups
 from fedshift_core.methods.fedcode import FedCodeParams
-from fedshift_strategies.base import DomainStrategy, Scalars
-from fedshift_strategies.contributions import Declaration, Shape
-from fedshift_strategies.federation.checks import ANY_COUNT
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.method import ANY_COUNT, Arrays, Ask, Declaration, Node, Scalars, Shape, Update
 from fedshift_strategies.methods.heads import mean_head
-from fedshift_strategies.methods.prototypes import (
-    PROTOTYPES,
-    FloatArray,
-    mean_prototypes,
-    one_per_class,
-    stack_prototypes,
-)
+from fedshift_strategies.methods.prototypes import PROTOTYPES, FloatArray, PrototypeStrategy, stack_prototypes
 
-HEAD = ("head-weight", "head-bias")
 STYLED: dict[str, Shape] = PROTOTYPES | {"style-prototype": ("D",)}
 HEADS: dict[str, Shape] = {"head-weight": ("C", "D"), "head-bias": ("C",)}
 
 
-class FedCodeStrategy(DomainStrategy[FedCodeParams]):
+class FedCodeStrategy(PrototypeStrategy[FedCodeParams]):
     """Averages encoders as FedAvg does, semantic prototypes by class, and clusters style prototypes.
 
     Knowledge: ``prototypes`` (K', D) and ``labels`` (K',); ``style-prototypes`` (J, D). State, of all nodes that ever
     contributed: ``nodes`` (N,), ``node-styles`` (N, D) and ``pseudo-labels`` (N,).
     """
 
-    sends = ("prototypes", "labels", "style-prototypes", *HEAD)
+    sends = ("prototypes", "labels", "style-prototypes", *HEADS)
     tells = {"pseudo-label": ANY_COUNT}
     contributes = STYLED | HEADS
     behind = {"style-prototype": "sum over classes", "head-weight": "model", "head-bias": "model"}
@@ -59,21 +46,16 @@ class FedCodeStrategy(DomainStrategy[FedCodeParams]):
         """Eqs 4 and 9 over the nodes of this round, and the mean of their heads."""
         merged: Arrays = {}
         if self.params.contrasts:
-            merged |= self._semantic(updates) | self._styles(updates)
+            merged |= self.merge_prototypes(*stack_prototypes(updates)) | self._styles(updates)
         if self.params.global_model == "average_heads":
-            heads = [{name: update.knowledge[name] for name in HEAD} for update in updates]
+            heads = [{name: update.knowledge[name] for name in HEADS} for update in updates]
             merged |= mean_head(heads, self.node_weights(updates))
         self.knowledge = merged
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Tell the node its own pseudo-label; nothing if it has not contributed yet."""
-        place = np.flatnonzero(self.state.get("nodes", np.zeros(0, np.int64)) == node.index)
-        return {"pseudo-label": int(self.state["pseudo-labels"][place[0]])} if len(place) else {}
-
-    def _semantic(self, updates: list[Update]) -> Arrays:
-        """Return G (Eq. 4); a class that nobody holds this round keeps what it had."""
-        fresh, held = stack_prototypes(updates)
-        return one_per_class(*mean_prototypes(fresh, held > 0), self.knowledge)
+        labels = dict(zip(self.noted("nodes"), self.noted("pseudo-labels"), strict=True))
+        return {"pseudo-label": labels[node.index]} if node.index in labels else {}
 
     def _styles(self, updates: list[Update]) -> Arrays:
         """Return P and the pseudo-labels (Eq. 9).
@@ -81,7 +63,7 @@ class FedCodeStrategy(DomainStrategy[FedCodeParams]):
         Style encoders are private, so the style prototype of a node that was not asked this round is still what
         the node would send: it is clustered with the others.
         """
-        known = dict(zip(self.state.get("nodes", ()), self.state.get("node-styles", ()), strict=True))
+        known = dict(zip(self.noted("nodes"), self.state.get("node-styles", ()), strict=True))
         known |= {update.node.index: update.knowledge["style-prototype"] for update in updates}
         nodes = sorted(known)
         styles = np.stack([known[index] for index in nodes])  # N x D
@@ -90,7 +72,7 @@ class FedCodeStrategy(DomainStrategy[FedCodeParams]):
         return {"style-prototypes": prototypes}
 
 
-def cluster_styles(styles: FloatArray, partition: Partition = "last") -> tuple[FloatArray, NDArray[np.int64]]:
+def cluster_styles(styles: FloatArray, partition: Partition) -> tuple[FloatArray, NDArray[np.int64]]:
     """Cluster the nodes' style prototypes by FINCH with cosine distance (Eq. 9).
 
     Args:

@@ -16,15 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.feddap import FedDAPParams
-from fedshift_strategies.base import Scalars
-from fedshift_strategies.federation.checks import ANY_COUNT
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update
-from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
-from fedshift_strategies.methods.prototypes import FloatArray, keep_absent_classes, stack_prototypes
+from fedshift_strategies.method import ANY_COUNT, Arrays, Ask, Node, Scalars, Update
+from fedshift_strategies.methods.prototypes import FloatArray, PrototypeStrategy, keep_absent_classes, stack_prototypes
 
 SHORTEST = 1e-8  # norms below it count as it
 

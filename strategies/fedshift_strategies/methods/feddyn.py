@@ -20,14 +20,19 @@ moved its own state all the same: d lacks that change.
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.feddyn import FedDynParams
-from fedshift_core.wire.records import encode
-from fedshift_strategies.base import DomainStrategy, Scalars
-from fedshift_strategies.federation.checks import ANY_NUMBER
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update, average, decode
+from fedshift_strategies.method import (
+    ANY_NUMBER,
+    Arrays,
+    Ask,
+    DomainStrategy,
+    Node,
+    Scalars,
+    Update,
+    average,
+    decode,
+    encode,
+)
 
 DRIFT = "drift/"  # prefix in the server's state of d, before the name of a weight
 MEAN = "mean/"  # the same of the mean of a round's w_n, where that is scored

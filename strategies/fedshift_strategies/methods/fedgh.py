@@ -17,14 +17,11 @@ would push them down.
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedgh import FedGHParams
-from fedshift_core.seeding import generator
 from fedshift_core.wire.names import HEAD
+from fedshift_strategies.method import Arrays, Floats, generator
 from fedshift_strategies.methods import dense
-from fedshift_strategies.methods.dense import Floats
-from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
-from fedshift_strategies.methods.prototypes import FloatArray, as_kept, minibatches, uploaded
+from fedshift_strategies.methods.prototypes import FloatArray, PrototypeStrategy, as_kept, minibatches, uploaded
 
 CLIP = 50.0  # longest gradient of a step, as in the code
 
@@ -50,12 +47,11 @@ class FedGHStrategy(PrototypeStrategy[FedGHParams]):
         held = np.isin(np.arange(run.num_classes), labels)
         rng = generator(run.seed, "fedgh-order", self.server_round)
         with np.errstate(over="ignore", invalid="ignore"):  # reported in one line afterwards
-            for _ in range(params.server_epochs):
-                for some in minibatches(rng, len(labels), params.server_batch):
-                    head = {"linear1": weight, "bias": bias}
-                    slopes = dense.slopes(head, points[some].astype(np.float64), labels[some])
-                    slope_w, slope_b = cut(slopes["linear1"] * held[:, None], slopes["bias"] * held, CLIP)
-                    weight, bias = weight - params.server_lr * slope_w, bias - params.server_lr * slope_b
+            for some in minibatches(rng, params.server_epochs, len(labels), params.server_batch):
+                head = {"linear1": weight, "bias": bias}
+                slopes = dense.slopes(head, points[some].astype(np.float64), labels[some])
+                slope_w, slope_b = cut(slopes["linear1"] * held[:, None], slopes["bias"] * held, CLIP)
+                weight, bias = weight - params.server_lr * slope_w, bias - params.server_lr * slope_b
         return as_kept({HEAD + "weight": weight, HEAD + "bias": bias}, self.server_round, params.server_lr)
 
 

@@ -21,13 +21,9 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedheal import FedHEALParams
-from fedshift_core.wire.records import encode
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.federation.updates import Update, average, decode
+from fedshift_strategies.method import Arrays, DomainStrategy, Floats, Update, average, decode, encode
 
-FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 ROUNDS, WEIGHT, STEP, RISES = "rounds", "weight", "step", "rises"  # of a node, in the strategy's state
 
@@ -50,7 +46,10 @@ class FedHEALStrategy(DomainStrategy[FedHEALParams]):
         """Return p / sum p after this round's step."""
         if not self.params.use_fair:
             return super().weights(updates)
-        after, steps = self._fair(updates)
+        first = np.array(1 / len(updates))
+        p = np.array([self.state.get(_key(update, WEIGHT), first) for update in updates], np.float64)
+        before = np.array([self.state.get(_key(update, STEP), 0.0) for update in updates], np.float64)
+        after, steps = fair_weights(p, before, self._distances(updates), self.params.beta)
         self._weighed = {}
         for update, weight, step in zip(updates, after, steps, strict=True):
             self._weighed |= {_key(update, WEIGHT): np.array(weight), _key(update, STEP): np.array(step)}
@@ -76,21 +75,9 @@ class FedHEALStrategy(DomainStrategy[FedHEALParams]):
         self.state = state
         return encode(merged)
 
-    @classmethod
-    def uses_rounds(cls, params: FedHEALParams) -> str:
-        """Return that nothing does: their number only tells how large counts get."""
-        return ""
-
     # --- parts ---------------------------------------------------------------------------------------
 
-    def _fair(self, updates: Sequence[Update]) -> tuple[FloatArray, FloatArray]:
-        """Return p and Delta of each node after this round."""
-        first = np.array(1 / len(updates))
-        p = np.array([self.state.get(_key(update, WEIGHT), first) for update in updates], np.float64)
-        steps = np.array([self.state.get(_key(update, STEP), 0.0) for update in updates], np.float64)
-        return fair_weights(p, steps, self._distances(updates), self.params.beta)
-
-    def _distances(self, updates: Sequence[Update]) -> FloatArray:
+    def _distances(self, updates: Sequence[Update]) -> Floats:
         """Return d: the norms of a node's masked updates, summed over the parameters, (N,)."""
         norms = np.zeros(len(updates))
         for name, sent in decode(self.sent).items():
@@ -101,7 +88,7 @@ class FedHEALStrategy(DomainStrategy[FedHEALParams]):
                 norms[n] += np.linalg.norm(self._mask(update, name, step) * step)
         return norms
 
-    def _mask(self, update: Update, name: str, step: FloatArray) -> BoolArray:
+    def _mask(self, update: Update, name: str, step: Floats) -> BoolArray:
         rounds = self._rounds(update)
         if not self.params.use_mask or not rounds or not self._is_masked(name):
             return np.ones(step.shape, np.bool_)
@@ -110,7 +97,7 @@ class FedHEALStrategy(DomainStrategy[FedHEALParams]):
     def _is_masked(self, name: str) -> bool:
         return self.params.mask_buffers or name not in self.federation.buffers
 
-    def _risen(self, update: Update, name: str, step: FloatArray) -> NDArray[Any]:
+    def _risen(self, update: Update, name: str, step: Floats) -> NDArray[Any]:
         """Return a node's counts with this round, in the smallest type that holds them."""
         kind = np.min_scalar_type(self._rounds(update) + 1)
         before = self.state.get(_key(update, RISES, name), np.zeros(step.shape, np.uint8))
@@ -121,7 +108,7 @@ class FedHEALStrategy(DomainStrategy[FedHEALParams]):
         return int(self.state.get(_key(update, ROUNDS), 0))
 
 
-def consistent(step: FloatArray, rises: NDArray[Any], rounds: int, tau: float) -> BoolArray:
+def consistent(step: Floats, rises: NDArray[Any], rounds: int, tau: float) -> BoolArray:
     r"""Tell which numbers of an update go where they mostly went before.
 
     .. math:: M=\mathbf 1[\,c>\tau\ \text{where}\ u\ge0,\ 1-c>\tau\ \text{where}\ u<0\,],\quad c=\frac{\text{rises}}{t}
@@ -138,7 +125,7 @@ def consistent(step: FloatArray, rises: NDArray[Any], rounds: int, tau: float) -
     return np.where(step >= 0, rises > most, rises < rounds - most)
 
 
-def fair_weights(p: FloatArray, steps: FloatArray, distances: FloatArray, beta: float) -> tuple[FloatArray, FloatArray]:
+def fair_weights(p: Floats, steps: Floats, distances: Floats, beta: float) -> tuple[Floats, Floats]:
     r"""Let nodes that move far weigh more, with a momentum.
 
     .. math:: \Delta_n\leftarrow(1-\beta)\Delta_n+\beta\frac{d_n}{\sum_md_m},\quad p_n\leftarrow p_n+\Delta_n
@@ -158,7 +145,7 @@ def fair_weights(p: FloatArray, steps: FloatArray, distances: FloatArray, beta: 
     return p + steps, steps
 
 
-def harmonised(steps: Sequence[FloatArray], masks: Sequence[BoolArray], weights: Sequence[float]) -> FloatArray:
+def harmonised(steps: Sequence[Floats], masks: Sequence[BoolArray], weights: Sequence[float]) -> Floats:
     r"""Average masked updates; at each place over the nodes whose update counts there.
 
     .. math:: \sum_n\frac{p_nM_n}{\sum_mp_mM_m}\,M_n\odot u_n
@@ -179,7 +166,7 @@ def harmonised(steps: Sequence[FloatArray], masks: Sequence[BoolArray], weights:
     return np.divide(total, counted, out=np.zeros_like(total), where=counted > 0)
 
 
-def _step(sent: NDArray[Any], got: NDArray[Any]) -> FloatArray:
+def _step(sent: NDArray[Any], got: NDArray[Any]) -> Floats:
     return np.asarray(np.subtract(sent, got, dtype=np.float64))
 
 

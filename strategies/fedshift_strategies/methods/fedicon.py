@@ -13,9 +13,7 @@ Deviations: (1) Eq. 4 prints 1/m in front of weights that already sum to one; it
 
 from fedshift_core.errors import ConfigError
 from fedshift_core.methods.fedicon import FedICONParams
-from fedshift_strategies.base import DomainStrategy, Scalars
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.method import Ask, DomainStrategy, Node, Scalars
 
 PHASE = "phase"  # a scalar: ENCODER or CLASSIFIER; only in runs that have both
 ENCODER, CLASSIFIER = "encoder", "classifier"

@@ -17,14 +17,9 @@ the same in the mean (the code: each batch).
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import MODEL, of_shared
 from fedshift_core.methods.fediir import FedIIRParams
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.contributions import Declaration
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.method import Declaration, DomainStrategy, Update, decode
 from fedshift_strategies.methods.heads import head_of
 
 GRADIENT = "head-gradient"  # of a node, and G as it is sent, (P,)
@@ -40,6 +35,7 @@ class FedIIRStrategy(DomainStrategy[FedIIRParams]):
     sends = (GRADIENT,)
     contributes = {GRADIENT: ("P",)}
     behind = {GRADIENT: "class"}
+    scores_with_knowledge = False
 
     def expected(self) -> Declaration:
         """Return one number for each weight of the head; BatchNorm's statistics in a decoder are none."""
@@ -47,10 +43,6 @@ class FedIIRStrategy(DomainStrategy[FedIIRParams]):
             return {}
         head = [array for name, array in head_of(decode(self.sent)).items() if of_shared(name) == MODEL]
         return {GRADIENT: (sum(array.size for array in head if array.dtype.kind == "f"),)} if head else self.contributes
-
-    def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
-        """Return G where the node trains."""
-        return self.knowledge if ask.trains else {}
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Move G towards the mean of this round's gradients."""

@@ -12,20 +12,11 @@ Deviations: as in ``fedshift_clients.methods.fedmd``; a node that is not in a ro
 one's mean.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.methods.fedmd import FedMDParams
-from fedshift_core.secure.layout import Sum
-from fedshift_strategies.base import DomainStrategy, Scalars
-from fedshift_strategies.contributions import Declaration
-from fedshift_strategies.federation.checks import ANY_COUNT, Range
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.method import ANY_COUNT, Ask, Declaration, DomainStrategy, Node, Range, Scalars, Update
 
 
 class FedMDStrategy(DomainStrategy[FedMDParams]):
@@ -38,6 +29,8 @@ class FedMDStrategy(DomainStrategy[FedMDParams]):
     tells = {"start": ANY_COUNT, "stop": Range(1, LARGEST_COUNT)}
     contributes = {"scores": ("S", "C")}
     behind = {"scores": "model"}  # of public images
+    summed = {"scores": "each"}
+    scores_with_knowledge = False
 
     def expected(self) -> Declaration:
         """Return scores of as many images as the coming round takes; nothing if nobody digests."""
@@ -46,11 +39,6 @@ class FedMDStrategy(DomainStrategy[FedMDParams]):
         start, stop = self._window(self.server_round + 1)
         return {"scores": (stop - start, "C")} if stop else self.contributes
 
-    @classmethod
-    def sums(cls, params: FedMDParams) -> Mapping[str, Sum]:
-        """Return that each node counts the same."""
-        return {"scores": "each"}
-
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average the scores, each node the same."""
         if not self.params.digest_epochs:
@@ -58,10 +46,6 @@ class FedMDStrategy(DomainStrategy[FedMDParams]):
         mean = np.stack([update.knowledge["scores"] for update in updates]).mean(axis=0, dtype=np.float64)  # S x C
         window = np.array(self._window(self.server_round + 1), dtype=np.int64)
         self.knowledge = {"scores": mean.astype(np.float32), "window": window}
-
-    def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
-        """Return the mean scores to who trains; no test needs them."""
-        return self.knowledge if ask.trains else {}
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Tell a node of which public images its scores are wanted."""

@@ -7,7 +7,7 @@ the abstract could be had: how the server merges prototypes is a choice.
 Symbols: p_n^k prototype of node n and class k, P^k global prototype.
 """
 
-from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
+from fedshift_strategies.methods.prototypes import PrototypeStrategy
 
 
 class FedMLPStrategy(PrototypeStrategy):

@@ -31,22 +31,13 @@ is 3.0e-8 after one round and 6.8e-5 after three.
 """
 
 from fedshift_core.methods.fedprox import FedProxParams
-from fedshift_strategies.base import DomainStrategy, Scalars
-from fedshift_strategies.federation.averaging import shares
-from fedshift_strategies.federation.checks import ANY_NUMBER
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
+from fedshift_strategies.method import ANY_NUMBER, Ask, DomainStrategy, Node, Scalars, shares
 
 
 class FedNovaStrategy(DomainStrategy[FedProxParams]):
     """Tells each node by how much to scale its change, so that nodes with many steps do not pull further."""
 
     tells = {"scale": ANY_NUMBER}
-
-    @classmethod
-    def uses_rounds(cls, params: FedProxParams) -> str:
-        """Return that nothing does: a schedule of the learning rate is refused by itself."""
-        return ""
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Tell a node that trains its s_i."""

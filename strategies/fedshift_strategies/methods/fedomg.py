@@ -19,15 +19,11 @@ began with them); (2) of 50 nodes the code doubles the rate, here ``rate`` holds
 
 import numpy as np
 from flwr.app import ArrayRecord
-from numpy.typing import NDArray
 from scipy.special import softmax
 
 from fedshift_core.methods.fedomg import FedOMGParams
-from fedshift_core.wire.records import encode
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.federation.updates import Update, average, decode
+from fedshift_strategies.method import DomainStrategy, Floats, Update, average, decode, encode
 
-Floats = NDArray[np.float64]
 SMALL = 1e-4  # added under roots and to a norm that is divided by, as in the code
 DROP_AFTER, DROP = 30, 0.5  # the rate of SGD is halved after so many steps, as in the code
 
@@ -37,9 +33,10 @@ class FedOMGStrategy(DomainStrategy[FedOMGParams]):
 
     sends = ()
 
-    def weights(self, updates: list[Update]) -> list[float]:
+    @classmethod
+    def weighs_alike(cls, params: FedOMGParams) -> bool:
         """Weigh each node the same, unless the method is off."""
-        return [1 / len(updates)] * len(updates) if self.params.kappa > 0 else super().weights(updates)
+        return params.kappa > 0
 
     def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
         """Return the sent weights, moved on; buffers are averaged."""

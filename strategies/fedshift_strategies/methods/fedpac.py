@@ -17,26 +17,22 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedpac import FedPACParams
-from fedshift_core.secure.layout import Sum
 from fedshift_core.wire.names import HEAD
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.contributions import Declaration, Shape
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.method import Arrays, Ask, Declaration, DomainStrategy, Floats, Node, Shape, Sum, Update
 from fedshift_strategies.methods.fdse import shortest
-from fedshift_strategies.methods.fedproto import weighted_prototypes
 from fedshift_strategies.methods.heads import head_of, mean_head, stacked, unstacked
-from fedshift_strategies.methods.prototype_strategy import BY_IMAGES
-from fedshift_strategies.methods.prototypes import PROTOTYPES, one_per_class, stack_prototypes
+from fedshift_strategies.methods.prototypes import (
+    BY_IMAGES,
+    PROTOTYPES,
+    one_per_class,
+    stack_prototypes,
+    weighted_prototypes,
+)
 
 STATISTICS: dict[str, Shape] = {"class-features": ("C", "D"), "variance": (1,)}
 STATISTICS_UNSENT: dict[str, Sum] = dict.fromkeys(STATISTICS, "images")
 LEAST = 1e-3  # smaller weights of a combination are 0, as in the code
-
-Floats = NDArray[np.float64]
 
 
 class FedPACStrategy(DomainStrategy[FedPACParams]):
@@ -64,8 +60,7 @@ class FedPACStrategy(DomainStrategy[FedPACParams]):
         """Merge the prototypes and combine the heads of this round's nodes."""
         merged: Arrays = {}
         if self.params.lambda_align > 0:
-            prototypes, counts = stack_prototypes(updates)
-            merged |= one_per_class(*weighted_prototypes(prototypes, counts), self.knowledge)
+            merged |= one_per_class(*weighted_prototypes(*stack_prototypes(updates)), self.knowledge)
         if self.params.combine_heads:
             merged |= self._combined(updates)
         self.knowledge = merged
@@ -110,15 +105,16 @@ def combinations(features: NDArray[np.float32], variances: NDArray[np.float32]) 
     h = features.reshape(len(features), -1).astype(np.float64)  # N x CD
     spread = np.diag(np.maximum(variances.astype(np.float64), 0))
     rows = []
-    for own in h:
+    for n, own in enumerate(h):
         apart = own - h  # N x CD
-        rows.append(_on_simplex(spread + apart @ apart.T))
-    # A node for which all combinations are equally good keeps its own head.
-    return np.stack([np.eye(len(h))[n] if alpha is None else alpha for n, alpha in enumerate(rows)])
+        rows.append(_on_simplex(spread + apart @ apart.T, n))
+    return np.stack(rows)
 
 
-def _on_simplex(q: Floats) -> Floats | None:
-    r"""Return :math:`\arg\min\alpha^\top Q\alpha` over weights from 0 up that sum to 1; None if Q is 0.
+def _on_simplex(q: Floats, own: int) -> Floats:
+    r"""Return :math:`\arg\min\alpha^\top Q\alpha` over weights from 0 up that sum to 1.
+
+    If Q is 0, all are equally good, and the node keeps its ``own`` head.
 
     For :math:`\beta=t\alpha` the least of :math:`\beta^\top Q\beta+(\mathbf 1^\top\beta-1)^2` over t is
     :math:`q/(1+q)` with :math:`q=\alpha^\top Q\alpha`, which rises with q: so SciPy's non-negative least squares finds
@@ -126,7 +122,7 @@ def _on_simplex(q: Floats) -> Floats | None:
     """
     scale = np.trace(q) / len(q)  # a factor of Q changes no alpha
     if scale <= 0:
-        return None
+        return np.asarray(np.eye(len(q))[own])
     alpha = shortest(q / scale)
     if alpha.max() > LEAST:  # else all are as small, as of a thousand nodes or more that are alike
         alpha[alpha <= LEAST] = 0

@@ -14,24 +14,25 @@ after it has averaged); (3) a class that no node of a round holds keeps its prot
 an output to the amplifier.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedpall import FedPallParams
-from fedshift_core.seeding import generator
 from fedshift_core.wire.names import HEAD
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.contributions import Declaration, Shape
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.method import Declaration, DomainStrategy, Floats, Shape, Update, generator
 from fedshift_strategies.methods import dense
-from fedshift_strategies.methods.dense import Floats, Network
-from fedshift_strategies.methods.prototypes import PROTOTYPES, FloatArray, as_kept, one_per_class, stack_prototypes
+from fedshift_strategies.methods.dense import Network
+from fedshift_strategies.methods.prototypes import (
+    PROTOTYPES,
+    FloatArray,
+    as_kept,
+    one_per_class,
+    stack_prototypes,
+    weighted_prototypes,
+)
 
 FEATURES: dict[str, Shape] = {"features": ("P", "D"), "labels": ("P",)}
 AMPLIFIER = "amplifier/"  # prefix of what nodes are sent of it
@@ -39,6 +40,7 @@ MOMENTUM = "momentum/"  # prefix in the server's state, before a name of knowled
 SEATED = "nodes"  # in the server's state: the nodes' indices in the order of the amplifier's outputs
 #: What the classifier's arrays are called here and in a model.
 OF_HEAD = {"linear1": "weight", "bias": "bias"}
+OF_AMPLIFIER = {name: name for name in ("linear1", "scale1", "shift1", "linear2", "scale2", "shift2", "linear3")}
 SGD_MOMENTUM, DECAY = 0.9, 1e-5  # of both networks, as in the code
 
 
@@ -51,6 +53,7 @@ class FedPallStrategy(DomainStrategy[FedPallParams]):
 
     sends = ("prototypes", "labels", HEAD + "*", AMPLIFIER + "*")
     contributes = PROTOTYPES | FEATURES
+    scores_with_knowledge = False  # a node's own model scores
 
     @property
     def _trains(self) -> bool:
@@ -83,15 +86,12 @@ class FedPallStrategy(DomainStrategy[FedPallParams]):
             self._keep(AMPLIFIER, amplifier, {})
             self._seat([node.index for node in self.roster.nodes])
 
-    def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
-        """Return all of it where the node trains; its own model scores."""
-        return self.knowledge if ask.trains else {}
-
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average the prototypes and train both networks."""
         if not self.expected():
             return
-        self.knowledge = self.knowledge | self._prototypes(updates)
+        directions = mean_directions(*stack_prototypes(updates))
+        self.knowledge = self.knowledge | one_per_class(*directions, self.knowledge)
         if not self._trains:
             return
         x = np.concatenate([update.knowledge["features"] for update in updates]).astype(np.float64)
@@ -99,48 +99,29 @@ class FedPallStrategy(DomainStrategy[FedPallParams]):
         if not len(y):
             return
         if self.params.take > 0:
-            self._train_classifier(x, y)
+            self._train("fedpall-classifier", HEAD, OF_HEAD, x, y)
         if self.params.lambda_adv > 0:
             seats = self._seat([update.node.index for update in updates])
             whose = [np.full(len(update.knowledge["labels"]), seats[update.node.index]) for update in updates]
-            self._train_amplifier(x, np.concatenate(whose))
+            self._train("fedpall-amplifier", AMPLIFIER, OF_AMPLIFIER, x, np.concatenate(whose))
 
-    def _prototypes(self, updates: list[Update]) -> Arrays:
-        prototypes, counts = stack_prototypes(updates)
-        past: Arrays = {name: self.knowledge[name] for name in ("prototypes", "labels") if name in self.knowledge}
-        return one_per_class(*mean_directions(prototypes, counts), past)
-
-    def _train_classifier(self, x: Floats, y: NDArray[np.int64]) -> None:
-        head: Network = {ours: self.knowledge[HEAD + name] for ours, name in OF_HEAD.items()}
-        momenta = {
-            ours: self.state[key] for ours, name in OF_HEAD.items() if (key := MOMENTUM + HEAD + name) in self.state
-        }
-        head, momenta = self._trained("fedpall-classifier", head, momenta, x, y)
-        self._keep(HEAD, *({name: arrays[ours] for ours, name in OF_HEAD.items()} for arrays in (head, momenta)))
-
-    def _train_amplifier(self, x: Floats, whose: NDArray[np.int64]) -> None:
-        network = {key.removeprefix(AMPLIFIER): a for key, a in self.knowledge.items() if key.startswith(AMPLIFIER)}
-        own = MOMENTUM + AMPLIFIER
-        momenta = {key.removeprefix(own): a for key, a in self.state.items() if key.startswith(own)}
-        self._keep(AMPLIFIER, *self._trained("fedpall-amplifier", network, momenta, x, whose))
-
-    def _trained(
-        self, purpose: str, network: Network, momenta: Network, x: Floats, y: NDArray[np.int64]
-    ) -> tuple[Network, Network]:
-        p, rng = self.params, generator(self.federation.seed, purpose, self.server_round)
+    def _train(self, purpose: str, prefix: str, names: Mapping[str, str], x: Floats, y: NDArray[np.int64]) -> None:
+        """Train a network, of whose arrays ``names`` has the names here and in what nodes are sent."""
+        p, own = self.params, MOMENTUM + prefix
         with np.errstate(all="ignore"):  # what is not finite is reported when it is kept
-            return dense.train(
-                network,
-                momenta,
+            trained = dense.train(
+                {ours: self.knowledge[prefix + name] for ours, name in names.items()},
+                {ours: self.state[own + name] for ours, name in names.items() if own + name in self.state},
                 x,
                 y,
-                rng,
+                generator(self.federation.seed, purpose, self.server_round),
                 epochs=p.server_epochs,
                 batch=p.server_batch,
                 lr=p.server_lr,
                 momentum=SGD_MOMENTUM,
                 decay=DECAY,
             )
+        self._keep(prefix, *({name: arrays[ours] for ours, name in names.items()} for arrays in trained))
 
     def _keep(self, prefix: str, network: Network, momenta: Network) -> None:
         rate = self.params.server_lr
@@ -178,7 +159,4 @@ def mean_directions(p: FloatArray, counts: NDArray[np.int64]) -> tuple[FloatArra
         G, (C, D), not of norm one, and which classes a node holds (C,).
     """
     norms = np.linalg.norm(p.astype(np.float64), axis=2, keepdims=True)
-    unit = p / np.maximum(norms, 1e-12)
-    total = counts.sum(axis=0)  # C
-    g = np.einsum("nc,ncd->cd", counts / np.maximum(total, 1), unit)
-    return g.astype(np.float32), total > 0
+    return weighted_prototypes(p / np.maximum(norms, 1e-12), counts)

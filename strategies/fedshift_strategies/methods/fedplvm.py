@@ -13,12 +13,9 @@ it takes equal weights (``aggregation.weights=equal``); (2) a class that no node
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import MOST_CLUSTERS
 from fedshift_core.methods.fedplvm import FedPLVMParams
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.contributions import Declaration, Own
-from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.method import Arrays, Declaration, DomainStrategy, Own, Update
 from fedshift_strategies.methods.prototypes import FloatArray, cluster_means, keep_absent_classes
 
 P = Own("P", MOST_CLUSTERS)

@@ -10,11 +10,8 @@ Deviation: a class that no node of a round holds keeps its prototype.
 """
 
 from fedshift_core.params import Params
-from fedshift_strategies.base import Scalars
-from fedshift_strategies.federation.checks import Range
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
+from fedshift_strategies.method import Ask, Node, Range, Scalars
+from fedshift_strategies.methods.prototypes import PrototypeStrategy
 
 
 class FedProcStrategy(PrototypeStrategy):

@@ -16,13 +16,15 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedproto import FedProtoParams
-from fedshift_core.secure.layout import Sum
-from fedshift_strategies.methods.prototype_strategy import BY_IMAGES, BY_NODES, PrototypeStrategy
+from fedshift_strategies.method import Arrays, Sum
 from fedshift_strategies.methods.prototypes import (
+    BY_IMAGES,
+    BY_NODES,
     FloatArray,
+    PrototypeStrategy,
     one_per_class,
+    weighted_prototypes,
 )
 
 
@@ -39,20 +41,3 @@ class FedProtoStrategy(PrototypeStrategy[FedProtoParams]):
         if self.params.prototype_mean == "plain":
             return super().merge_prototypes(p, counts)
         return one_per_class(*weighted_prototypes(p, counts), self.knowledge)
-
-
-def weighted_prototypes(p: FloatArray, counts: NDArray[np.int64]) -> tuple[FloatArray, NDArray[np.bool_]]:
-    r"""Average prototypes by images of the class: :math:`G^k=\sum_n\frac{|D_n^k|}{\sum_m|D_m^k|}p_n^k`.
-
-    This is the mean feature over all images of the class in the federation.
-
-    Args:
-        p: Local prototypes, (N, C, D), float32.
-        counts: Images behind each, (N, C), int64.
-
-    Returns:
-        G, (C, D), and a mask (C,) that is False where no node holds the class.
-    """
-    total = counts.sum(axis=0)  # C
-    g = np.einsum("nc,ncd->cd", counts / np.maximum(total, 1), p.astype(np.float64))
-    return g.astype(np.float32), total > 0

@@ -14,18 +14,19 @@ numbers; the network never trains.
 Deviation: a class that no node of a round holds keeps its anchor, as in the code, and its G^k, which the code drops.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedsa import FedSAParams
-from fedshift_core.secure.layout import Sum
-from fedshift_core.seeding import generator
-from fedshift_strategies.methods.prototype_strategy import BY_NODES, PrototypeStrategy
-from fedshift_strategies.methods.prototypes import FloatArray, mean_prototypes, one_per_class
+from fedshift_strategies.method import Arrays, generator
+from fedshift_strategies.methods.prototypes import (
+    BY_NODES,
+    FloatArray,
+    PrototypeStrategy,
+    mean_prototypes,
+    one_per_class,
+)
 
 EPS = 1e-5  # of BatchNorm
 
@@ -37,17 +38,13 @@ class FedSAStrategy(PrototypeStrategy[FedSAParams]):
     """
 
     sends = ("anchors", "prototypes", "labels")
+    summed = BY_NODES
 
     def start_run(self, weights: ArrayRecord) -> None:
         """Draw the anchors."""
         run = self.federation
         anchors = initial_anchors(run.num_classes, run.feature_dim, generator(run.seed, "fedsa-anchors"))
         self.knowledge = {"anchors": anchors}
-
-    @classmethod
-    def sums(cls, params: FedSAParams) -> Mapping[str, Sum]:
-        """Return that each node that holds a class counts the same."""
-        return BY_NODES
 
     def merge_prototypes(self, p: FloatArray, counts: NDArray[np.int64]) -> Arrays:
         """Average the prototypes of this round and move the anchors towards them."""

@@ -9,7 +9,7 @@ Weights are averaged by number of images (Eq. 16), which is FedAvg's rule; where
 networks no weights travel, and the prototypes are all that is merged.
 """
 
-from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
+from fedshift_strategies.methods.prototypes import PrototypeStrategy
 
 
 class FedSeProtoStrategy(PrototypeStrategy):

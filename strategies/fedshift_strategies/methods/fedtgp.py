@@ -23,14 +23,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedtgp import FedTGPParams
-from fedshift_core.seeding import generator
-from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
-from fedshift_strategies.methods.prototypes import FloatArray, as_kept, mean_prototypes, minibatches, uploaded
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
+from fedshift_strategies.method import Arrays, Floats, Ints, generator
+from fedshift_strategies.methods.prototypes import (
+    FloatArray,
+    PrototypeStrategy,
+    as_kept,
+    mean_prototypes,
+    minibatches,
+    uploaded,
+)
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,10 @@ class TrainedPrototypes:
             inner @ self.weight1, inner.T @ self.embedding, inner.sum(axis=0), slope.T @ hidden, slope.sum(axis=0)
         )
 
-    def stepped(self, points: Floats, labels: Labels, delta: float, rate: float) -> "TrainedPrototypes":
+    def stepped(self, points: Floats, labels: Ints, delta: float, rate: float) -> "TrainedPrototypes":
         """Return what a step of plain SGD on some nodes' prototypes (B, D) of classes (B,) leaves."""
         hidden = self.hidden()
-        _, slope = contrast(points, labels, self.made_of(hidden), delta)
+        slope = contrast(points, labels, self.made_of(hidden), delta)
         # Gradients are linear in the slope; the step is taken in their memory, as F's weights are large.
         steps = vars(self.gradients(hidden, rate * slope))
         return TrainedPrototypes(
@@ -101,16 +103,15 @@ class FedTGPStrategy(PrototypeStrategy[FedTGPParams]):
         self.state = kept
         return {"prototypes": prototypes, "labels": known}
 
-    def _trained(self, points: Floats, labels: Labels, delta: float) -> TrainedPrototypes:
+    def _trained(self, points: Floats, labels: Ints, delta: float) -> TrainedPrototypes:
         """Return what this round's epochs on prototypes (U, D) of classes (U,) make of the state."""
         run, p = self.federation, self.params
         kept = self.state or initial(run.num_classes, run.feature_dim, generator(run.seed, "fedtgp-initial"))
         made = TrainedPrototypes(**{name: part.astype(np.float64) for name, part in kept.items()})
         rng = generator(run.seed, "fedtgp-order", self.server_round)
         with np.errstate(over="ignore", invalid="ignore"):  # reported in one line afterwards
-            for _ in range(p.server_epochs):
-                for some in minibatches(rng, len(labels), p.server_batch):
-                    made = made.stepped(points[some], labels[some], delta, p.server_lr)
+            for some in minibatches(rng, p.server_epochs, len(labels), p.server_batch):
+                made = made.stepped(points[some], labels[some], delta, p.server_lr)
         return made
 
 
@@ -140,10 +141,10 @@ def margin(p: NDArray[np.float32], holds: NDArray[np.bool_], most: float) -> flo
     return float(min(distances.min(axis=1).max(), most))
 
 
-def contrast(points: Floats, labels: Labels, prototypes: Floats, delta: float) -> tuple[float, Floats]:
-    r"""Return the loss of some nodes' prototypes, and its gradient with respect to the global ones.
+def contrast(points: Floats, labels: Ints, prototypes: Floats, delta: float) -> Floats:
+    r"""Return the gradient of the loss of some nodes' prototypes with respect to the global ones.
 
-    With :math:`d_{ic}=\|p_i-P^c\|_2+\delta[c=y_i]` the loss is the cross-entropy of :math:`-d`, and
+    With :math:`d_{ic}=\|p_i-P^c\|_2+\delta[c=y_i]` the loss is the mean cross-entropy of :math:`-d`, and
 
     .. math:: \frac{\partial L}{\partial P^c}=\frac1B\sum_i\big([c=y_i]-\mathrm{softmax}_c(-d_i)\big)
         \frac{P^c-p_i}{\|p_i-P^c\|_2}
@@ -155,7 +156,7 @@ def contrast(points: Floats, labels: Labels, prototypes: Floats, delta: float) -
         delta: The margin.
 
     Returns:
-        The mean over the batch, and (C, D). A distance of 0 has gradient 0.
+        (C, D). A distance of 0 has gradient 0.
     """
     squared = (points**2).sum(axis=1)[:, None] - 2 * points @ prototypes.T + (prototypes**2).sum(axis=1)
     distances = np.sqrt(np.maximum(squared, 0))  # B x C
@@ -163,7 +164,6 @@ def contrast(points: Floats, labels: Labels, prototypes: Floats, delta: float) -
     logits = -(distances + delta * own)
     logits -= logits.max(axis=1, keepdims=True)
     total = np.exp(logits).sum(axis=1, keepdims=True)
-    loss = float((np.log(total) - logits[own][:, None]).mean())
     slope = (own - np.exp(logits) / total) / len(labels)  # with respect to the distances
     pull = np.divide(slope, distances, out=np.zeros_like(slope), where=distances > 0)
-    return loss, pull.sum(axis=0)[:, None] * prototypes - pull.T @ points
+    return np.asarray(pull.sum(axis=0)[:, None] * prototypes - pull.T @ points)

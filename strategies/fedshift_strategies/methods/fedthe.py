@@ -10,15 +10,10 @@ Symbols: z^p_n the mean feature of the training images of node n, N_t the nodes 
 Deviations: weights are averaged by number of images, the code's plain mean is ``aggregation.weights=equal``.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from fedshift_core.methods.fedthe import FedTHEParams
-from fedshift_core.secure.layout import Sum
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.contributions import Declaration
-from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.method import Declaration, DomainStrategy, Update
 
 
 class FedTHEStrategy(DomainStrategy[FedTHEParams]):
@@ -31,15 +26,11 @@ class FedTHEStrategy(DomainStrategy[FedTHEParams]):
 
     contributes = {"feature": ("D",)}
     behind = {"feature": "sum over classes"}
+    summed = {"feature": "each"}
 
     def expected(self) -> Declaration:
         """Return the mean feature, where there are two heads to choose from."""
         return self.contributes if self.params.personal_head else {}
-
-    @classmethod
-    def sums(cls, params: FedTHEParams) -> Mapping[str, Sum]:
-        """Return that each node counts the same."""
-        return {"feature": "each"}
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average the mean features of this round's nodes."""

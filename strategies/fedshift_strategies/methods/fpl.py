@@ -13,8 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
-from fedshift_strategies.methods.prototype_strategy import PrototypeStrategy
-from fedshift_strategies.methods.prototypes import FloatArray, cluster_means, keep_absent_classes, uploaded
+from fedshift_strategies.methods.prototypes import (
+    FloatArray,
+    PrototypeStrategy,
+    cluster_means,
+    keep_absent_classes,
+    uploaded,
+)
 
 
 class FPLStrategy(PrototypeStrategy):

@@ -20,22 +20,26 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.ggeur import GGEURParams
 from fedshift_core.plural import plural
-from fedshift_strategies.base import DomainStrategy, Scalars
-from fedshift_strategies.contributions import Declaration, Own
-from fedshift_strategies.federation.checks import Range
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.method import (
+    Arrays,
+    Ask,
+    Declaration,
+    DomainStrategy,
+    Floats,
+    Node,
+    Own,
+    Range,
+    Scalars,
+    Update,
+    decode,
+)
 
 SMALLEST = 1e-10  # an eigenvalue below so much of the largest is rounding
+TOLD = ("counts", "means", "eigenvalues", "eigenvectors")  # names of what ClassStatistics holds
 PROJECTION = "encoder.projection.0.weight"  # of the layer that is given frozen features
-
-Floats = NDArray[np.float64]
 
 
 class ClassStatistics(NamedTuple):
@@ -120,10 +124,7 @@ class GGEURStrategy(DomainStrategy[GGEURParams]):
     def _pooled(self, k: int, fresh: Sequence[Update]) -> tuple[Floats, Floats]:
         rows = [] if not self.knowledge else [self._before(k)]
         for update in fresh:
-            sent = {name: array[k].astype(np.float64) for name, array in update.knowledge.items()}
-            rows.append(
-                ClassStatistics(float(sent["counts"]), sent["means"], sent["eigenvalues"], sent["eigenvectors"])
-            )
+            rows.append(ClassStatistics(*(update.knowledge[name][k].astype(np.float64) for name in TOLD)))
         return pooled(rows, self.params.pca)
 
     def _before(self, k: int) -> ClassStatistics:
@@ -135,23 +136,24 @@ class GGEURStrategy(DomainStrategy[GGEURParams]):
 
     def _average(self, fresh: Sequence[Update], width: int) -> None:
         """Take the class means of nodes into those of their domains."""
-        shape, places = (self.federation.num_classes, width), self.noted("domains")
-        sums = {
-            p: self.state["counts"][i][:, None] * self.state["means"][i].astype(np.float64)
-            for i, p in enumerate(places)
-        }
-        counts = {p: self.state["counts"][i] for i, p in enumerate(places)}
-        for update in fresh:
-            p, number = self.federation.domains.index(update.node.domain), update.knowledge["counts"]
-            sums[p] = sums.get(p, np.zeros(shape)) + number[:, None] * update.knowledge["means"].astype(np.float64)
-            counts[p] = counts.get(p, np.zeros(shape[0], np.int64)) + number
-        kept = sorted(sums)
-        means = [sums[p] / np.maximum(counts[p], 1)[:, None] for p in kept]
+        homes = [self.federation.domains.index(update.node.domain) for update in fresh]
+        known = self.noted("domains")
+        domains = sorted({*known, *homes})
+        counts = np.zeros((len(domains), self.federation.num_classes), np.int64)
+        sums = np.zeros((*counts.shape, width))
+        parts = [
+            *zip(self.state.get("counts", ()), self.state.get("means", ()), strict=True),
+            *((update.knowledge["counts"], update.knowledge["means"]) for update in fresh),
+        ]
+        for domain, (number, means) in zip(known + homes, parts, strict=True):
+            place = domains.index(domain)
+            counts[place] += number
+            sums[place] += number[:, None] * means.astype(np.float64)
         self.state = {
             "nodes": np.array(sorted([*self.noted("nodes"), *(update.node.index for update in fresh)]), np.int64),
-            "domains": np.array(kept, np.int64),
-            "means": np.stack(means).astype(np.float32),
-            "counts": np.stack([counts[p] for p in kept]).astype(np.int64),
+            "domains": np.array(domains, np.int64),
+            "means": (sums / np.maximum(counts, 1)[..., None]).astype(np.float32),
+            "counts": counts,
         }
 
 

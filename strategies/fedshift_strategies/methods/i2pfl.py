@@ -16,12 +16,12 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.i2pfl import I2PFLParams
-from fedshift_core.secure.layout import Sum
-from fedshift_strategies.methods.prototype_strategy import BY_NODES, PrototypeStrategy
+from fedshift_strategies.method import Arrays, Sum
 from fedshift_strategies.methods.prototypes import (
+    BY_NODES,
     FloatArray,
+    PrototypeStrategy,
     cluster_means,
     keep_absent_classes,
     mean_prototypes,
@@ -47,10 +47,9 @@ class I2PFLStrategy(PrototypeStrategy[I2PFLParams]):
             fresh = mean_prototypes(p, counts > 0)
         else:
             fresh = reweighted_prototypes(p, counts > 0, squared=self.params.dist == "l2sq")
-        prototypes, labels = self._with_past(*fresh)
-        return {"prototypes": prototypes, "labels": labels}
+        return self._with_past(*fresh)
 
-    def _with_past(self, fresh: FloatArray, held: NDArray[np.bool_]) -> tuple[FloatArray, NDArray[np.int64]]:
+    def _with_past(self, fresh: FloatArray, held: NDArray[np.bool_]) -> Arrays:
         """EMA with the prototypes of the rounds before (Eq. 5); a class nobody holds keeps its old one."""
         g, known = fresh.copy(), held.copy()
         for row, k in enumerate(self.knowledge.get("labels", np.zeros(0, np.int64))):
@@ -61,11 +60,11 @@ class I2PFLStrategy(PrototypeStrategy[I2PFLParams]):
                 beta = self.params.ema if self.params.ema_weight_on == "past" else 1 - self.params.ema
                 g[k] = beta * past + (1 - beta) * fresh[k]
         labels = np.flatnonzero(known).astype(np.int64)
-        return g[labels], labels
+        return {"prototypes": g[labels], "labels": labels}
 
 
 def reweighted_prototypes(
-    p: FloatArray, holds: NDArray[np.bool_], *, squared: bool = True
+    p: FloatArray, holds: NDArray[np.bool_], *, squared: bool
 ) -> tuple[FloatArray, NDArray[np.bool_]]:
     r"""Weigh each node's prototype by its distance from the mean (Eq. 4).
 

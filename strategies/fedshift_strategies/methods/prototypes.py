@@ -1,16 +1,15 @@
-"""Class prototypes of many nodes: stacking, averaging, clustering."""
+"""Class prototypes of many nodes: stacking, averaging, clustering, and the base of strategies that merge them."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import finch_groups
 from fedshift_core.errors import FederationError
-from fedshift_strategies.contributions import Shape
-from fedshift_strategies.federation.updates import Update
+from fedshift_core.params import P
+from fedshift_strategies.method import Arrays, DomainStrategy, Shape, Sum, Update
 
 FloatArray = NDArray[np.float32]
 #: One of each class, as nodes contribute them.
@@ -37,11 +36,15 @@ def uploaded(p: FloatArray, counts: NDArray[np.int64]) -> tuple[FloatArray, NDAr
     return p[node, label], label.astype(np.int64)
 
 
-def minibatches(rng: np.random.Generator, number: int, size: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the places of ``number`` things in random order, ``size`` at a time; the last ones may be fewer."""
-    order = rng.permutation(number)
-    for start in range(0, number, size):
-        yield order[start : start + size]
+def minibatches(rng: np.random.Generator, epochs: int, number: int, size: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the places of ``number`` things, ``size`` at a time, in a random order for each of so many epochs.
+
+    The last ones of an epoch may be fewer.
+    """
+    for _ in range(epochs):
+        order = rng.permutation(number)
+        for start in range(0, number, size):
+            yield order[start : start + size]
 
 
 def as_kept(trained: Arrays, server_round: int, rate: float) -> Arrays:
@@ -78,6 +81,25 @@ def mean_prototypes(p: FloatArray, holds: NDArray[np.bool_]) -> tuple[FloatArray
     number = holds.sum(axis=0)  # C
     total = np.where(holds[:, :, None], p, 0).sum(axis=0, dtype=np.float64)  # C x D
     return (total / np.maximum(number, 1)[:, None]).astype(np.float32), number > 0
+
+
+def weighted_prototypes(
+    p: NDArray[np.floating[Any]], counts: NDArray[np.int64]
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    r"""Average prototypes by images of the class: :math:`G^k=\sum_n\frac{|D_n^k|}{\sum_m|D_m^k|}p_n^k`.
+
+    This is the mean feature over all images of the class in the federation.
+
+    Args:
+        p: Local prototypes, (N, C, D).
+        counts: Images behind each, (N, C), int64.
+
+    Returns:
+        G, (C, D), and a mask (C,) that is False where no node holds the class.
+    """
+    total = counts.sum(axis=0)  # C
+    g = np.einsum("nc,ncd->cd", counts / np.maximum(total, 1), p.astype(np.float64))
+    return g.astype(np.float32), total > 0
 
 
 def one_per_class(prototypes: FloatArray, held: NDArray[np.bool_], past: Arrays) -> Arrays:
@@ -133,3 +155,35 @@ def cluster_means(
             means.append(members[cluster].mean(axis=0, dtype=dtype).astype(np.float32)[None])
             classes.append(k)
     return np.concatenate(means), np.array(classes, dtype=np.int64)
+
+
+#: Of class prototypes, how they are sums over nodes (``DomainStrategy.sums``): each image counts the same, or each node
+#: that holds the class.
+BY_IMAGES: Mapping[str, Sum] = {"prototypes": "images", "counts": "images"}
+BY_NODES: Mapping[str, Sum] = {"prototypes": "nodes", "counts": "nodes"}
+
+
+class PrototypeStrategy(DomainStrategy[P]):
+    """FedAvg that takes class prototypes and nothing else from the nodes, and sends them global ones."""
+
+    contributes = PROTOTYPES
+    sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
+
+    @classmethod
+    def sums(cls, params: P) -> Mapping[str, Sum]:
+        """Return that each node that holds a class counts the same, where prototypes are averaged."""
+        rules = ((kind.merge_knowledge, kind.merge_prototypes) for kind in (cls, PrototypeStrategy))
+        return BY_NODES if next(rules) == next(rules) else {}
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Merge the prototypes of this round."""
+        self.knowledge = self.merge_prototypes(*stack_prototypes(updates))
+
+    def merge_prototypes(self, p: FloatArray, counts: NDArray[np.int64]) -> Arrays:
+        """Return what nodes are sent; by default the mean over those that hold a class, or its past prototype.
+
+        Args:
+            p: Local prototypes, (N, C, D).
+            counts: Images behind each, (N, C).
+        """
+        return one_per_class(*mean_prototypes(p, counts > 0), self.knowledge)

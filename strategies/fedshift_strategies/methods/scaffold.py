@@ -17,31 +17,29 @@ used has changed its own control variate all the same: c lacks that change.
 """
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.scaffold import ScaffoldParams
-from fedshift_core.secure.layout import Sum
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.contributions import Declaration
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update, decode
+from fedshift_strategies.method import Declaration, DomainStrategy, Update, decode
 
 SERVERS, CHANGE = "c", "delta-c"
 FloatArray = NDArray[np.float32]
 
 
 class ScaffoldStrategy(DomainStrategy[ScaffoldParams]):
-    """The plain mean of the nodes' weights, and a control variate that goes with them."""
+    """The plain mean of the nodes' weights, and a control variate that goes with them.
+
+    Knowledge: ``c`` (P,), from the end of round 1; before, nothing stands for zeros.
+    """
 
     sends = (SERVERS,)
     contributes = {CHANGE: ("P",)}
     behind = {CHANGE: "model"}
     behind_with = {"method.option=I": {CHANGE: "class"}}
+    summed = {CHANGE: "total"}
+    scores_with_knowledge = False
 
     def expected(self) -> Declaration:
         """Return one number for each parameter that travels."""
@@ -55,15 +53,6 @@ class ScaffoldStrategy(DomainStrategy[ScaffoldParams]):
     def weighs_alike(cls, params: ScaffoldParams) -> bool:
         """Weigh each node of the round the same."""
         return params.control
-
-    def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
-        """Return c where the node trains; nothing stands for zeros."""
-        return self.knowledge if ask.trains else {}
-
-    @classmethod
-    def sums(cls, params: ScaffoldParams) -> Mapping[str, Sum]:
-        """Return that the changes are added."""
-        return {CHANGE: "total"}
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Move c by what the nodes' own changed, over all nodes of the federation."""

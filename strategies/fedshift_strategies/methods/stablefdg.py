@@ -15,15 +15,9 @@ code: each node of the round gets that of another of the round, no two the same)
 
 import numpy as np
 
-from fedshift_core.arrays import Arrays
 from fedshift_core.methods.stablefdg import StableFDGParams
 from fedshift_core.plural import plural
-from fedshift_core.seeding import generator
-from fedshift_strategies.base import DomainStrategy
-from fedshift_strategies.contributions import Declaration
-from fedshift_strategies.federation.context import Ask
-from fedshift_strategies.federation.roster import Node
-from fedshift_strategies.federation.updates import Update
+from fedshift_strategies.method import Arrays, Ask, Declaration, DomainStrategy, Node, Update, generator
 
 STYLE = "style"  # of a node, (2, 2, S)
 NODES, STYLES = "nodes", "styles"
@@ -59,7 +53,7 @@ class StableFDGStrategy(DomainStrategy[StableFDGParams]):
         """Take the styles of this round's nodes in the place of those before; a node may tell none."""
         if self.params.shift == 0:
             return
-        styles = dict(zip(self.state[NODES].tolist(), self.state[STYLES], strict=True)) if NODES in self.state else {}
+        styles = dict(zip(self.noted(NODES), self.state.get(STYLES, ()), strict=True))
         width = next(iter(styles.values())).shape[2] if styles else None
         for update in updates:
             sent = update.knowledge[STYLE]

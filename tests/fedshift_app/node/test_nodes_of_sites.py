@@ -188,7 +188,7 @@ def test_few_test_images_of_a_further_domain_are_not_told(thinned: Callable[[int
     folder = thinned(7)  # six of each class to train on, one to test
     node = app_of(folder, config(folder, "allocation.validation_fraction=0"), "north,south")
     content = answered(node.ask("query"))
-    said = Introduction(SITES, 3, simulated=False).read(Message(content, 7, "query")).node
+    said, _ = Introduction(SITES, 3, simulated=False).read(Message(content, 7, "query"))
     assert (said.domains, said.held_tests) == (("north", "south"), (("south", 0),))
     assert node.ask("evaluate", 2, domains=["south"], drawn=[3]).error.code == names.DECLINED
 
@@ -209,9 +209,9 @@ def test_the_server_asks_for_each_domain_and_refuses_what_makes_no_sense() -> No
 
     def read(held: str, shared: bool = False, simulated: bool = False) -> Any:
         content = NodeIntroduction("north", [3, 3, 3], 9, shared, 0, 1, held_tests={held: 4}).to_record()
-        return Introduction(SITES, 3, simulated=simulated).read(Message(content, 7, "query"))
+        return Introduction(SITES, 3, simulated=simulated).read(Message(content, 7, "query"))[0]
 
-    assert read("south").node.held_tests == (("south", 4),)
+    assert read("south").held_tests == (("south", 4),)
     with refused(FederationError, "north, north"):
         read("north")
     with refused(FederationError, "north, south"):

@@ -342,7 +342,7 @@ def test_no_introduction_has_a_cell_of_few_images(counts: list[int], tests: int,
     assert not any(0 < cell < least for cell in cells)
     if sum(counts):
         server = Introduction(("scan",), CLASSES, simulated=False)
-        read = server.read(Message(record, dst_node_id=1, message_type="query")).node
+        read, _ = server.read(Message(record, dst_node_id=1, message_type="query"))
         assert read.num_examples == sum(max(number, least) for number in counts if number)
 
 

@@ -12,7 +12,7 @@ from refusals import refused, worded
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
 from fedshift_strategies.federation import update_norms
-from fedshift_strategies.federation.update_norms import SentWeights, change, far_from_others, out_of_proportion
+from fedshift_strategies.federation.update_norms import SentWeights, far_from_others, norm, out_of_proportion
 
 
 def model(seed: int = 0, scale: float = 1.0) -> Arrays:
@@ -48,7 +48,7 @@ def test_a_check_takes_the_norm_to_five_digits_whatever_the_block(block: int, mo
 
 def check(sent: Arrays, got: Arrays, max_update: float = 2.0, noise: float = 0.0) -> None:
     """Check as the server does."""
-    assert SentWeights(sent, max_update, noise).check(got) == change(got, sent)
+    assert SentWeights(sent, max_update, noise).check(got) == norm(got, sent)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_variance_counts_as_a_deviation() -> None:
     """That of a dark site's images may be many times that of the others, and is no lie."""
     sent = {"bn.weight": np.ones(4), "bn.running_var": np.array([1.0, 4, 9, 0])}
     got = {"bn.weight": np.ones(4), "bn.running_var": np.array([49.0, 4, 9, -9])}
-    assert change(got, sent) == pytest.approx(np.hypot(6, 3))
+    assert norm(got, sent) == pytest.approx(np.hypot(6, 3))
     check(sent, got)
     with refused(Refused, "federation.max_update"):
         check(sent, got | {"bn.running_var": np.array([1e3, 4, 9, 0])})

@@ -11,7 +11,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import EvaluateConfig
 from fedshift_app.flower.internals import identify_process
 from fedshift_core.errors import ConfigError
-from fedshift_strategies.federation import dispatch
+from fedshift_strategies.federation import post
 
 
 def messages(number: int) -> list[Message]:
@@ -21,7 +21,7 @@ def messages(number: int) -> list[Message]:
 
 def test_longest_first_then_by_index() -> None:
     nodes = [node_of(i, (size,), node_id=9 - i) for i, size in enumerate((3, 8, 3, 9))]
-    assert [node.index for node in dispatch.longest_first({node: node.num_examples for node in nodes[::-1]})] == [
+    assert [node.index for node in post.longest_first({node: node.num_examples for node in nodes[::-1]})] == [
         3, 1, 0, 2,
     ]  # fmt: skip
 
@@ -34,18 +34,18 @@ def test_the_rest_is_sent_once_the_long_ones_are_queued(monkeypatch: pytest.Monk
         looks.append(len(came))
         sent[len(looks) - 1].metadata.delivered_at = "now"
 
-    monkeypatch.setattr(dispatch.time, "sleep", queue)
+    monkeypatch.setattr(post.time, "sleep", queue)
     came: list[Message] = []
-    for message in dispatch.in_waves(sent, [9, 8, 2, 1]):
+    for message in post.in_waves(sent, [9, 8, 2, 1]):
         came.append(message)
     assert came == sent
     assert looks == [2, 2]  # two are above the mean, and each was waited for
 
 
 def test_a_message_that_is_never_queued_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "GIVE_UP_SECONDS", 0.0)
+    monkeypatch.setattr(post, "GIVE_UP_SECONDS", 0.0)
     sent = messages(3)
-    assert list(dispatch.in_waves(sent, [9, 1, 1])) == sent
+    assert list(post.in_waves(sent, [9, 1, 1])) == sent
 
 
 # --- which rounds are scored --------------------------------------------------------------------------------
