@@ -20,11 +20,11 @@ B batch, C classes, D feature width.
 """
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedshift_clients.losses.common import contrast_of_each, unit
+from fedshift_clients.methods.common import labelled_prototypes
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import PrototypeClient, by_class
 from fedshift_core.arrays import Arrays
@@ -46,7 +46,7 @@ def turned_of_each(features: Tensor, y: Tensor, own: Tensor, present: Tensor) ->
         (B,), float32; 0 of a sample whose class has none.
     """
     cosine = (unit(features) * unit(own)[y]).sum(dim=1)
-    return torch.where(present[y], 1 - cosine, torch.zeros_like(cosine))
+    return (1 - cosine).masked_fill(~present[y], 0.0)
 
 
 class FedDAPClient(PrototypeClient[FedDAPParams]):
@@ -56,9 +56,10 @@ class FedDAPClient(PrototypeClient[FedDAPParams]):
         """Part the prototypes into those of the node's domain and those of the others."""
         self._own: tuple[Tensor, Tensor] | None = None  # C x D, C
         self._others: tuple[Tensor, Tensor] | None = None  # P x D, P
-        prototypes, labels, domains = (self.tensor(name) for name in ("prototypes", "labels", "domains"))
-        if prototypes is None or labels is None or domains is None:
+        sent, domains = labelled_prototypes(self), self.tensor("domains")
+        if sent is None or domains is None:
             return
+        prototypes, labels = sent
         here = domains == int(self.scalars["domain"])
         self._own = by_class(prototypes[here], labels[here], self.model.num_classes)
         if len(labels[~here]):

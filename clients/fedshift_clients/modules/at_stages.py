@@ -4,7 +4,7 @@ A layer looks on at a module of the encoder by a hook, so it goes with every met
 and weights of the network, and its forward pass, stay as they are.
 """
 
-from typing import ClassVar, Generic, cast
+from typing import Any, ClassVar, Generic, cast
 
 import numpy as np
 import torch
@@ -24,14 +24,18 @@ MOST_LOWER = 3
 class MapLayer(nn.Module):
     """What happens to the map of one stage; it takes part in a model's modes and state, and not in its pass.
 
+    Args:
+        width: Channels of the map.
+        params: Of the modules.
+
     Attributes:
         rng: Of this round's draws; None before the first, and then nothing happens.
         domains: Of the images of the batch, (B,), where the node has several and knows them.
     """
 
-    def __init__(self, probability: float) -> None:
+    def __init__(self, width: int, params: Any) -> None:
         super().__init__()
-        self._probability = probability
+        self._width, self._params = width, params
         self.rng: np.random.Generator | None = None
         self.domains: Tensor | None = None
 
@@ -50,7 +54,7 @@ class MapLayer(nn.Module):
         """
         if not self.training or self.rng is None or not torch.is_grad_enabled():
             return None
-        if self.rng.random() >= self._probability:
+        if self.rng.random() >= self._params.probability:
             return None
         with torch.autocast(f.device.type, enabled=False):
             return self.changed(f.float(), self.rng).to(f.dtype)
@@ -59,13 +63,10 @@ class MapLayer(nn.Module):
 class StageModules(Modules[P], Generic[P]):
     """Puts a :class:`MapLayer` after each of some stages."""
 
-    #: Name of the modules in a configuration, and of their part in a model.
+    #: Name of the modules in a configuration, and of their part in a model; what stands at each stage.
     name: ClassVar[str]
     part: ClassVar[str]
-
-    def layer(self, width: int) -> MapLayer:
-        """Return the layer of a stage with maps of so many channels."""
-        raise NotImplementedError
+    layer: ClassVar[type[MapLayer]]
 
     def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
         """Put the layers in. With ``probability=0`` there are none and the model stays as it is.
@@ -84,10 +85,10 @@ class StageModules(Modules[P], Generic[P]):
                 "with max-pooling and nn.Flatten, or an encoder with the method feature_stages)"
             )
         numbers = self._numbers(params.stages, len(ends), plan.config.name)
-        layers = nn.ModuleDict({f"stage{n}": self.layer(stages.widths[n - 1]) for n in numbers})
-        for n in numbers:
-            ends[n - 1].register_forward_hook(cast(MapLayer, layers[f"stage{n}"]).look)
-        model.add_module(self.part, layers)
+        layers = {f"stage{n}": self.layer(stages.widths[n - 1], params) for n in numbers}
+        for n, layer in zip(numbers, layers.values(), strict=True):
+            ends[n - 1].register_forward_hook(layer.look)
+        model.add_module(self.part, nn.ModuleDict(layers))
         model.opens_after = min(numbers[0], model.opens_after or numbers[0])
         return model
 
