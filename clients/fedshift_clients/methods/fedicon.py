@@ -22,9 +22,10 @@ import torch
 from torch import nn
 
 from fedshift_clients.adapt.fedicon import PROJECTION, two_views
-from fedshift_clients.base import DomainClient, Phase, Scores
+from fedshift_clients.base import Phase, Scores
 from fedshift_clients.losses import contrast as terms
 from fedshift_clients.methods.common import names_of
+from fedshift_clients.methods.heads import HeadFirst
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.model_cache import optimizer_of
@@ -37,7 +38,7 @@ from fedshift_datasets.base import ImageSet
 PROJECTION_WIDTH = 128  # as in SupCon (Khosla et al., NeurIPS 2020)
 
 
-class FedICONClient(DomainClient[FedICONParams]):
+class FedICONClient(HeadFirst[FedICONParams]):
     """Contrast in encoder rounds, cross-entropy in classifier rounds, adaptation before a test is scored."""
 
     @classmethod
@@ -97,11 +98,6 @@ class FedICONClient(DomainClient[FedICONParams]):
         if not self.params.lie:
             return [Phase(self.setup.train.epochs, views=1)]
         return [Phase(self.setup.train.epochs, freezes=(CLASSIFIER,), views=2)]
-
-    def start_epoch(self, epoch: int) -> None:
-        """Keep the statistics of a frozen encoder's BatchNorm."""
-        if self._trains_classifier:
-            self.model.encoder.eval()
 
     def loss(self, batch: Batch) -> Terms:
         """Return Eq. 2 (or Eq. 5) in encoder rounds, cross-entropy in classifier rounds and without LIE."""

@@ -98,8 +98,8 @@ class GaussianModel(SplitModel):
     def start_round(self, rng: torch.Generator) -> None:
         """Take this round's noise from a CPU generator; it is drawn on the model's device."""
         self.seen = None
-        self._rng = torch.Generator(self.classifier.weight.device)
-        self._rng.manual_seed(int(torch.randint(2**62, (), generator=rng)))
+        seed = int(torch.randint(2**62, (), generator=rng))
+        self._rng = torch.Generator(self.classifier.weight.device).manual_seed(seed)
 
     def distribution(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return mu and sigma of images (B, 3, H, W), (B, D) each, float32."""

@@ -157,10 +157,9 @@ class FedTHEClient(HeadFirst[FedTHEParams]):
         """Add the personal head, which has no bias in the code."""
         model = super().build_model(plan, params)
         if params.personal_head:
-            made = initialised(
-                plan.seed, "fedthe-head", lambda: nn.Linear(model.feature_dim, model.num_classes, bias=False)
-            )
-            model.add_module(PERSONAL, made)
+            width, number = model.feature_dim, model.num_classes
+            head = initialised(plan.seed, "fedthe-head", lambda: nn.Linear(width, number, bias=False))
+            model.add_module(PERSONAL, head)
         return model
 
     @classmethod

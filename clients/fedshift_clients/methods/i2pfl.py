@@ -20,7 +20,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedshift_clients.losses.common import class_means, prototype_contrast
@@ -87,19 +86,13 @@ def prototype_alignment(
         weight = present[y].float()
         if reduction == "class_sum":
             weight = weight / counts[y].clamp(min=1)
-    per_row = _size(apart, reduction, distance) * weight
-    if reduction == "mse_mean":
-        return per_row.sum() / weight.sum().clamp(min=1)
-    return per_row.sum()
-
-
-def _size(apart: Tensor, reduction: Literal["mse_mean", "class_sum"], distance: Literal["l2sq", "l2"]) -> Tensor:
-    """Return the size (N,) of differences (N, D): squared norms, over D for ``mse_mean``; or the roots of these."""
-    over = apart.shape[1] if reduction == "mse_mean" else 1
+    mean = reduction == "mse_mean"
     if distance == "l2":
-        norm: Tensor = torch.linalg.vector_norm(apart, dim=1)
-        return norm / math.sqrt(over)
-    return apart.square().mean(dim=1) if reduction == "mse_mean" else apart.square().sum(dim=1)
+        size = torch.linalg.vector_norm(apart, dim=1) / math.sqrt(apart.shape[1] if mean else 1)
+    else:
+        size = apart.square().mean(dim=1) if mean else apart.square().sum(dim=1)
+    total: Tensor = (size * weight).sum()
+    return total / weight.sum().clamp(min=1) if mean else total
 
 
 AUGMENTED = "augmented-"  # prefix in a node's memory: of sums of h~ over the last epoch (C, D), of their counts (C,)
@@ -135,8 +128,15 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
         """Return the terms of Eq. 10 next to cross-entropy, weighted."""
         p = self.params
         terms: Terms = {}
-        if p.use_apa and p.lambda1 > 0:
-            terms["apa"] = p.lambda1 * self._alignment(features, batch)
+        if p.use_apa and p.lambda1 > 0:  # Eq. 9 against the augmented mean of the configured scope (Eq. 8)
+            mixed = features if p.augproto_scope == "class_set" else self._mixed_features(features, batch)  # B x D
+            if p.augproto_scope in ("epoch", "round"):
+                self._accumulate(mixed, batch.y)
+            targets, present = self._targets(mixed, batch.y)
+            targets = targets.detach() if p.apa_stopgrad else targets
+            terms["apa"] = p.lambda1 * prototype_alignment(
+                features, batch.y, targets, present, level=p.apa_level, reduction=p.apa_reduction, distance=p.apa_dist
+            )
         if p.use_gpcl and p.lambda2 > 0 and self._sent is not None:
             terms["gpcl"] = p.lambda2 * prototype_contrast(features, batch.y, *self._sent, p.tau)
         return terms
@@ -157,19 +157,6 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
         noise = self.protecting_rng("i2pfl-dp", server_round).normal(0.0, p.dp_scale, mean.shape)
         noisy = mean + p.dp_q * noise if p.dp == "add" else (1 - p.dp_q) * mean + noise
         return sent | {"prototypes": np.where(sent["counts"][:, None] > 0, noisy, 0.0).astype(np.float32)}
-
-    def _alignment(self, features: Tensor, batch: Batch) -> Tensor:
-        """APA (Eq. 9) against the augmented mean of the configured scope (Eq. 8)."""
-        p = self.params
-        mixed = features if p.augproto_scope == "class_set" else self._mixed_features(features, batch)  # B x D
-        if p.augproto_scope in ("epoch", "round"):
-            self._accumulate(mixed, batch.y)
-        targets, present = self._targets(mixed, batch.y)
-        if p.apa_stopgrad:
-            targets = targets.detach()
-        return prototype_alignment(
-            features, batch.y, targets, present, level=p.apa_level, reduction=p.apa_reduction, distance=p.apa_dist
-        )
 
     def _of_class_set(self) -> tuple[Tensor, ...]:
         """Mix all of the node's images once, as training sees them. Return sums (C, D) and counts (C,) of h~ (Eq. 8).
@@ -193,17 +180,13 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
             return features
         scores = torch.rand(len(batch.y), len(batch.y), generator=self._partner_rng).to(features.device)
         partner = other_class_partner(batch.y, scores)
-        gamma = torch.from_numpy(self._gamma(len(batch.y))).to(features.device)  # B
+        drawn = self._gamma_rng.beta(p.alpha, p.alpha, size=len(batch.y) if p.gamma_per == "sample" else 1)
+        drawn = np.broadcast_to(np.maximum(drawn, 1 - drawn) if p.gamma_max else drawn, len(batch.y))
+        gamma = torch.from_numpy(drawn.astype(np.float32)).to(features.device)  # B
         if p.intra_proto == "feature_mixup":
             return blended(features, features[partner], gamma)
         with torch.set_grad_enabled(not p.apa_stopgrad):
             return self.encode(blended(batch.x, batch.x[partner], gamma))
-
-    def _gamma(self, batch_size: int) -> NDArray[np.float32]:
-        p = self.params
-        drawn = self._gamma_rng.beta(p.alpha, p.alpha, size=batch_size if p.gamma_per == "sample" else 1)
-        gamma = np.maximum(drawn, 1 - drawn) if p.gamma_max else drawn
-        return np.broadcast_to(gamma, batch_size).astype(np.float32)
 
     def _targets(self, mixed: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return p~ (C, D) and which classes have one (C,).

@@ -100,9 +100,8 @@ class Insertion(nn.Module):
     def __init__(self, width: int, num_classes: int, params: F2DCParams) -> None:
         super().__init__()
         self.decoupler = convolutions(width, params.hidden, params.conv_layers)  # A_D
-        self.corrector: nn.Module | None = None  # A_C
-        if params.use_dfc_loss:
-            self.corrector = convolutions(width, params.hidden, params.conv_layers)
+        corrects = params.use_dfc_loss
+        self.corrector = convolutions(width, params.hidden, params.conv_layers) if corrects else None  # A_C
         self.auxiliary = nn.Linear(width, num_classes)  # m
         self._params = params
 
@@ -154,8 +153,8 @@ class F2DCModel(SplitModel):
     def start_round(self, rng: torch.Generator) -> None:
         """Take this round's noise from ``rng``; it is drawn on the model's device."""
         self.seen.kept = None
-        self.train_rng = torch.Generator(self.classifier.weight.device)
-        self.train_rng.manual_seed(int(torch.randint(2**62, (), generator=rng)))
+        seed = int(torch.randint(2**62, (), generator=rng))
+        self.train_rng = torch.Generator(self.classifier.weight.device).manual_seed(seed)
 
     def train(self, mode: bool = True) -> "F2DCModel":
         """Switch the mode; each scoring draws the same noise, whatever was scored before."""
@@ -199,8 +198,7 @@ class F2DCModel(SplitModel):
                 raise RuntimeError("modules f2dc: call start_round before training")
             return self.train_rng
         if self._params.eval_noise and self._test_rng is None:
-            self._test_rng = torch.Generator(self.classifier.weight.device)
-            self._test_rng.manual_seed(self._seed)
+            self._test_rng = torch.Generator(self.classifier.weight.device).manual_seed(self._seed)
         return self._test_rng
 
 
@@ -272,7 +270,7 @@ class F2DCModules(Modules[F2DCParams]):
                 wrong = terms.most_confident_wrong(logits if p.y_hat_from == "classifier" else m_minus, y)
                 dfd.append(terms.decoupling(plus, minus, m_plus, m_minus, y, wrong, p.tau, self.cross_entropy))
             if p.use_dfc_loss and p.lambda2 > 0:
-                dfc.append(terms.calibration(m(star), y, self.cross_entropy))
+                dfc.append(self.cross_entropy(m(star), y))  # Eq. 7
         for name, weight, each in (("dfd", p.lambda1, dfd), ("dfc", p.lambda2, dfc)):
             if each:
                 weighted[name] = weight * torch.stack(each).mean()
