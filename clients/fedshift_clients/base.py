@@ -9,7 +9,6 @@ travels), ``received`` (after the weights came), ``phases`` (local training in p
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -21,7 +20,7 @@ from fedshift_clients.losses.imbalance import ClassLoss
 from fedshift_clients.models import networks
 from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names
 from fedshift_clients.modules.base import AllModules
-from fedshift_clients.training import own_code, precision
+from fedshift_clients.training import own_code
 from fedshift_clients.training.eval_slices import Scores, asked_images
 from fedshift_clients.training.inputs import ClientSetup, RoundInputs
 from fedshift_clients.training.model_cache import Workbench
@@ -180,10 +179,6 @@ class DomainClient(LocalScorer[P]):
     def kept_names(cls, model: SplitModel, config: ModelConfig, params: P, modules: AllModules) -> frozenset[str]:
         """Return the state-dict names that never travel: the method's and those of the model's modules."""
         return cls.private(model, config, params) | modules.private(model)
-
-    def autocast(self) -> AbstractContextManager[object]:
-        """Return what holds while the network runs under the configured precision, as :meth:`forward` has it."""
-        return precision.autocast(self.setup.train.precision, self.setup.device)
 
     # --- Flower's contract -------------------------------------------------------------------------
 

@@ -1,12 +1,19 @@
 """What several methods do with parts of a model, a node's memory, and arrays that the server sent."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
+from fedshift_clients.training import precision
 from fedshift_clients.training.arrays import own_array, view
 from fedshift_clients.training.node import NodeTools
+
+
+def autocast(client: NodeTools) -> AbstractContextManager[object]:
+    """Return what holds while a network runs under the configured precision, as ``client.forward`` has it."""
+    return precision.autocast(client.setup.train.precision, client.setup.device)
 
 
 def names_of(model: nn.Module, starts: str | tuple[str, ...]) -> frozenset[str]:

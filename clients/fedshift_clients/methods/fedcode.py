@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient, Scores
 from fedshift_clients.methods import fedcode_terms as terms
-from fedshift_clients.methods.common import labelled_prototypes, names_of
+from fedshift_clients.methods.common import autocast, labelled_prototypes, names_of
 from fedshift_clients.models import networks
 from fedshift_clients.models.libraries import LibraryEncoder
 from fedshift_clients.models.networks import Blueprint, SplitModel, follows
@@ -320,6 +320,6 @@ class FedCodeClient(DomainClient[FedCodeParams]):
 
     def _encode_style(self, x: Tensor) -> Tensor:
         """Return z_s, (B, D), in float32."""
-        with self.autocast():
+        with autocast(self):
             z: Tensor = self.model.get_submodule(STYLE)(x)
         return z.float()

@@ -26,7 +26,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient, Phase
-from fedshift_clients.methods.common import names_of
+from fedshift_clients.methods.common import autocast, names_of
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import contribution, sent_prototypes
@@ -312,14 +312,14 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
 
     def _plain_loss(self, batch: Batch) -> Terms:
         """Return the cross-entropy of H(F(x)), phase 1."""
-        with self.autocast():
+        with autocast(self):
             return {"ce_base": self.cross_entropy(self.model.classifier(self.model.encoder(batch.x)), batch.y)}
 
     def loss(self, batch: Batch) -> Terms:
         """Return the weighted terms of Eq. 15, phase 2."""
         p = self.params
         noise: Sequence[Tensor | None] = (None, None)  # standard normal, (B, D) each; None where codes are points
-        with self.autocast():
+        with autocast(self):
             z = self.model.encoder(batch.x)  # B x D
             if p.samples:
                 drawn = torch.randn(2, len(z), self.model.feature_dim, generator=self._rng)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.methods.common import names_of
+from fedshift_clients.methods.common import autocast, names_of
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -169,7 +169,7 @@ class FedSRClient(DomainClient[FedSRParams]):
         """Return logits of mu (B, C), or the logarithm of what samples of z say on average."""
         if self.params.test == "mean":
             return super().predict(x)
-        with self.autocast():
+        with autocast(self):
             mean, deviation = self.model.distribution(x)
             z = mean + deviation * self._test_noise().to(mean.device)[:, None]  # S x B x D
             logits = self.model.classifier(z.flatten(0, 1)).float().unflatten(0, z.shape[:2])

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.methods.common import labelled_prototypes
+from fedshift_clients.methods.common import autocast, labelled_prototypes
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.projection import projection_of, unprojected
 from fedshift_clients.modules.base import AllModules
@@ -231,7 +231,7 @@ class GGEURClient(DomainClient[GGEURParams]):
         if not isinstance(batch, Rows):
             return super().loss(batch)
         projection = projection_of(self.model.encoder)
-        with self.autocast():
+        with autocast(self):
             logits = self.model.classifier(batch.x if projection is None else projection(batch.x))
         return {"ce": self.cross_entropy(logits.float(), batch.y)}
 

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.common import unit
-from fedshift_clients.methods.common import keep, kept, put
+from fedshift_clients.methods.common import autocast, keep, kept, put
 from fedshift_clients.models.networks import Blueprint, DeepHead, SplitModel, initialised
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -128,7 +128,7 @@ class MoonClient(DomainClient[MoonParams]):
 
     def _represent(self, model: SplitModel, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what is contrasted, z, and the logits (B, C), both in float32."""
-        with self.autocast():
+        with autocast(self):
             z, logits = model(x)
             if isinstance(model.classifier, ProjectedClassifier):
                 z = model.classifier.projection(z)
