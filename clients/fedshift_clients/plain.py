@@ -70,23 +70,17 @@ def node(
             network, or knowledge of other nodes, that only a run of FedShift has.
     """
     own = as_arguments(kind.params_model, params, kind.__name__)
-    _check_fits(kind, own)
-    training, pipeline = (
-        as_arguments(TrainConfig, {**TRAIN, **train}, "train"),
-        as_arguments(ImageConfig, augment, "augment"),
-    )
+    if getattr(kind.build_model, "__func__", None) is not getattr(DomainClient.build_model, "__func__", None):
+        raise ConfigError(f"{kind.__name__} adds parts to a network of its own, so it needs a run of FedShift")
+    if kind.uses_public or kind.uses_statistics or kind.needs_image_styles(own):
+        raise ConfigError(f"{kind.__name__} needs what only a run of FedShift tells nodes of other images")
+    training = as_arguments(TrainConfig, {**TRAIN, **train}, "train")
+    pipeline = as_arguments(ImageConfig, augment, "augment")
     setup = ClientSetup(seed, index, torch.device(device), ModelConfig(name="own"), training, pipeline, rounds)
     kind.check_run(own, setup.model, setup.train, setup.images)
     held = _image_set(images, labels, model.num_classes, "images")
     tests = held.select(slice(0, 0)) if test is None else _image_set(*test, model.num_classes, "test")
     return kind(model.to(setup.device), setup, own, held, lambda domain: tests)
-
-
-def _check_fits(kind: type[DomainClient], params: Any) -> None:
-    if getattr(kind.build_model, "__func__", None) is not getattr(DomainClient.build_model, "__func__", None):
-        raise ConfigError(f"{kind.__name__} adds parts to a network of its own, so it needs a run of FedShift")
-    if kind.uses_public or kind.uses_statistics or kind.needs_image_styles(params):
-        raise ConfigError(f"{kind.__name__} needs what only a run of FedShift tells nodes of other images")
 
 
 def train(client: DomainClient, msg: Message, context: Context) -> Message:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from fedshift_clients import losses
 from fedshift_clients.losses.prototypes import prototype_distance
+from fedshift_clients.losses.styles import blended
 from fedshift_clients.methods import copa, fedcode_terms, fedpac, fedpall, fedplvm, fedsa, fedseproto, fpl, i2pfl
 from fedshift_clients.training.batches import Batch
 from fedshift_core.seeding import generator, torch_seed
@@ -107,21 +108,21 @@ def of_fedseproto(made: Any, given: Batch, z: Tensor) -> Terms:
     noise = torch.randn(2, *z.shape, generator=rng) if p.mi_form == "gaussian" else (None, None)
     semantic, domain = model.semantic(z, noise[0]), model.domain(z, noise[1])
     forms: dict[str, Callable[[Any], Tensor]] = {
-        "gaussian": lambda code: fedseproto.gaussian_kl(code.mean, code.log_variance, p.reduction),
-        "batch_moment": lambda code: fedseproto.moment_kl(code.mean, p.reduction),
-        "l2": lambda code: fedseproto.squared_norm(code.mean, p.reduction),
+        "gaussian": lambda code: fedseproto.gaussian_kl(code.mean, code.log_variance),
+        "batch_moment": lambda code: fedseproto.moment_kl(code.mean),
+        "l2": lambda code: fedseproto.squared_norm(code.mean),
     }
     mean, std = (torch.tensor(value).view(3, 1, 1) for value in (made.setup.images.mean, made.setup.images.std))
     decoded = model.decoder(torch.cat([semantic.sample, domain.sample], dim=1))
     logits = [model.classifier(code) for code in (z, semantic.mean, domain.mean)]
     distilled = fedseproto.distillation(*logits, temperature=p.kd_temperature, form=p.kd_form, direction=p.kl_direction)
-    shift = forms[p.mi_form](semantic) + forms[p.mi_form](domain)
+    shift = (forms[p.mi_form](semantic) + forms[p.mi_form](domain)) * (z.shape[1] if p.reduction == "sum" else 1)
     distance = fedseproto.prototype_distance(
         semantic.mean, given.y, *by_class(made), reduction=p.proto_reduction, dimensions=p.reduction
     )
     return {
         "ce": F.cross_entropy(model.classifier(semantic.sample), given.y), "kd": p.alpha * distilled,
-        "mi": p.beta * (shift + fedseproto.reconstruction(given.x * std + mean, decoded)),
+        "mi": p.beta * (shift + F.mse_loss(decoded, given.x * std + mean)),
         "proto": p.lambda_proto * distance,
     }  # fmt: skip
 
@@ -131,7 +132,7 @@ def of_fpl(made: Any, given: Batch, z: Tensor) -> Terms:
     unbiased = fpl.unbiased_prototypes(prototypes, classes, C)
     return {
         "cpcl": losses.prototype_contrast(z, given.y, prototypes, classes, made.params.tau),
-        "upcr": fpl.unbiased_consistency(z, given.y, *unbiased),
+        "upcr": prototype_distance(z, given.y, *unbiased, reduction="mse_mean"),
     }
 
 
@@ -146,7 +147,7 @@ def of_i2pfl(made: Any, given: Batch, z: Tensor) -> Terms:
         gamma = torch.tensor([max(g, 1 - g) if p.gamma_max else g for g in drawn]).float().expand(number)
         of_images = p.intra_proto == "input_mixup"
         a = given.x if of_images else z
-        mixed = i2pfl.mix(a, a[partner], gamma)
+        mixed = blended(a, a[partner], gamma)
         mixed = made.model.encoder(mixed) if of_images else mixed
     means, counts = losses.class_means(mixed, given.y, C)
     aligned = i2pfl.prototype_alignment(

@@ -107,7 +107,7 @@ def test_it_is_scored_with_its_own_head_and_keeps_the_shared_one() -> None:
     test = image_set(30, seed=9)
     scores, seen = scored_weights(made, test)
     head = made.model.classifier
-    f, _ = made.features_of(made.train_set)
+    f, _ = made.encoded(made.train_set, made.model.encoder)
     weight, bias = own_head(f, torch.from_numpy(made.train_set.y), head.weight, head.bias, 1e-3)
     assert np.array_equal(seen[0]["classifier.weight"], weight.detach().numpy())
     assert np.array_equal(seen[0]["classifier.bias"], bias.detach().numpy())

@@ -12,6 +12,7 @@ from support import as64, batch, begun, drawn, new_client
 from torchvision.transforms import v2  # type: ignore[import-untyped]
 
 from fedshift_clients.images.augmix import augmix
+from fedshift_clients.losses.contrast import supervised_contrast
 from fedshift_clients.methods import fedccrl as terms
 from fedshift_clients.methods.fedccrl import FedCCRLClient, drawn_places
 from fedshift_core.wire.image_styles import ImageStyles
@@ -67,7 +68,7 @@ def test_terms_are_those_of_the_images_and_two_copies() -> None:
         ce = torch.nn.functional.cross_entropy
         wanted = {
             "ce": ce(own, given.y), "copies": ce(one, given.y) + ce(two, given.y),
-            "align": terms.aligned(z1, z, given.y, 0.3) + terms.aligned(z2, z, given.y, 0.3),
+            "align": sum(supervised_contrast(copy, z, given.y, 0.3, itself=True) for copy in (z1, z2)),
             "js": 3 * terms.divergence([own, one, two]),
         }  # fmt: skip
     torch.testing.assert_close({name: value.detach() for name, value in made.loss(given).items()}, wanted)

@@ -9,6 +9,7 @@ import torch
 from support import batch, begun, flat_gradients, new_client
 from torch.nn import functional as F
 
+from fedshift_clients.losses.common import cosines as cosines_of
 from fedshift_clients.methods import fedrcl as terms
 from fedshift_clients.methods.fedrcl import FedRCLClient
 
@@ -27,7 +28,7 @@ def test_terms_are_the_mean_over_the_levels(relu: bool) -> None:
         second = encoder[3](F.max_pool2d(first.relu(), 2))
         third = encoder[7](F.max_pool2d(second.relu(), 2).flatten(1))
     levels = [first.mean((2, 3)), second.mean((2, 3)), third]
-    cosines = [terms.cosines_of(f.relu() if relu else f) for f in levels]
+    cosines = [cosines_of(f.relu() if relu else f) for f in levels]
     got = values({"feature_relu": relu, "lambda_scl": 2.0, "lambda_penalty": 3.0, "tau": 0.3})
     scl = [float(terms.hard_contrast(s, given.y, 0.3, 2)) for s in cosines]
     penalty = [float(terms.divergence_penalty(s, given.y, 0.3, 0.7)) for s in cosines]

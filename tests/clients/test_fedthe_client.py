@@ -101,8 +101,8 @@ def test_a_score_is_that_of_both_heads_weighed_as_the_equations_say() -> None:
     for part, g, p in zip(z.split(7), by_global.split(7), by_personal.split(7), strict=True):
         averages = equations.history(part, last, 0.1)
         last = averages[-1]
-        far = ((0.1 * part + 0.9 * averages - mean).norm(dim=1) for mean in means)
-        wanted.append(equations.mixed(equations.interpolation(g, p, *far, steps=5, lr=10 * 0.05), g, p))
+        near, far = ((0.1 * part + 0.9 * averages - mean).norm(dim=1) for mean in means)
+        wanted.append(equations.mixed(equations.interpolation((g, p), (near, far), steps=5, lr=10 * 0.05), g, p))
     torch.testing.assert_close(result, torch.cat(wanted), rtol=1e-4, atol=1e-4)
 
 
@@ -155,7 +155,10 @@ def test_the_history_goes_on_from_batch_to_batch_and_a_first_image_does_not_move
 
 
 def test_the_objective_and_its_gradient() -> None:
-    check(eq.objective, slow_objective, drawn(9, ROWS, 2).softmax(dim=1), *given())
+    def objective(e: Tensor, g: Tensor, p: Tensor, far_g: Tensor, far_p: Tensor) -> Tensor:
+        return eq.objective(e, (g, p), (far_g, far_p))
+
+    check(objective, slow_objective, drawn(9, ROWS, 2).softmax(dim=1), *given())
 
 
 def test_interpolation_is_adam_by_hand_from_equal_weights() -> None:
@@ -165,5 +168,6 @@ def test_interpolation_is_adam_by_hand_from_equal_weights() -> None:
         grad = numerical_gradient(lambda x: float(slow_objective(softmax(x), *others)), torch.from_numpy(raw))
         m, v = 0.9 * m + 0.1 * grad, 0.999 * v + 0.001 * grad**2
         raw = raw - 0.1 * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-8)
-    np.testing.assert_allclose(as64(eq.interpolation(*parts, steps=3, lr=0.1)), softmax(raw), atol=1e-4)
-    np.testing.assert_array_equal(as64(eq.interpolation(*parts, steps=0, lr=0.1)), np.full((ROWS, 2), 0.5))
+    pairs = parts[:2], parts[2:]
+    np.testing.assert_allclose(as64(eq.interpolation(*pairs, steps=3, lr=0.1)), softmax(raw), atol=1e-4)
+    np.testing.assert_array_equal(as64(eq.interpolation(*pairs, steps=0, lr=0.1)), np.full((ROWS, 2), 0.5))

@@ -15,7 +15,8 @@ from support import (
 )
 from torch import Tensor
 
-from fedshift_clients.methods.fpl import FPLClient, unbiased_consistency, unbiased_prototypes
+from fedshift_clients.losses.prototypes import prototype_distance
+from fedshift_clients.methods.fpl import FPLClient, unbiased_prototypes
 from fedshift_clients.models.networks import SplitModel, build
 
 client = partial(new_client, FPLClient)
@@ -38,7 +39,8 @@ def test_terms_and_prototypes_are_of_the_features_that_the_whole_model_gives() -
     model.classifier = inner.classifier
     made, given = begun(client({}, clusters(), network=model)), batch()
     prototypes, labels = (torch.from_numpy(array) for array in clusters().values())
-    wanted = unbiased_consistency(2 * inner.encoder(given.x), given.y, *unbiased_prototypes(prototypes, labels, C))
+    unbiased = unbiased_prototypes(prototypes, labels, C)
+    wanted = prototype_distance(2 * inner.encoder(given.x), given.y, *unbiased, reduction="mse_mean")
     torch.testing.assert_close(made.loss(given)["upcr"], wanted)
     plain = begun(client({}, clusters())).finish_round(ROUND)["prototypes"]
     np.testing.assert_allclose(made.finish_round(ROUND)["prototypes"], 2 * plain, rtol=1e-4, atol=1e-6)

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from fedshift_clients.images.augment import Pipeline
 from fedshift_clients.losses import class_means
+from fedshift_clients.losses.styles import blended
 from fedshift_clients.methods.i2pfl import (
-    AUGMENTED_COUNTS,
-    AUGMENTED_SUMS,
     I2PFLClient,
-    mix,
     other_class_partner,
     prototype_alignment,
 )  # fmt: skip
@@ -42,7 +40,7 @@ class Draws:
 
     def mixed(self, a: Tensor, y: Tensor) -> Tensor:
         partner = other_class_partner(y, torch.rand(len(y), len(y), generator=self.partners))
-        return mix(a, a[partner], torch.from_numpy(self.gammas.beta(0.4, 0.4, size=len(y)).astype(np.float32)))
+        return blended(a, a[partner], torch.from_numpy(self.gammas.beta(0.4, 0.4, size=len(y)).astype(np.float32)))
 
 
 def check_aligned(made: I2PFLClient, given: Batch, means: Tensor, counts: Tensor) -> None:
@@ -132,7 +130,7 @@ def test_scope_round_keeps_the_sums_of_the_last_epoch() -> None:
             made.loss(given)
         means, counts = of_batches(made, draws, batches)
     made.finish_round(ROUND)
-    sums, held = made.memory[AUGMENTED_SUMS], made.memory[AUGMENTED_COUNTS]
+    sums, held = made.memory["augmented-sums"], made.memory["augmented-counts"]
     assert held.tolist() == [4, 6, 2, 0] and len(made.memory) == 2
     np.testing.assert_allclose(sums, means * counts[:, None], rtol=1e-4, atol=1e-5)
 

@@ -106,7 +106,7 @@ def test_the_loss_is_of_the_batch_with_what_was_added_and_features_have_the_atte
     made.loss(given)
     assert rows == [12, 12]
     assert not changed(before, weights(made))
-    maps, lit = model._stages.maps[1](model.first_map(given.x)), model.highlighter
+    maps, lit = model._stages.maps[1](model._stages.maps[0](given.x)), model.highlighter
     assert lit is not None
     a = styles.attention(lit.query(maps), lit.key(maps)).detach()
     wanted = np.hstack([features_of(model, given.x), as64((maps.flatten(2) * a[:, None]).sum(2))])
@@ -119,7 +119,7 @@ def test_a_node_tells_the_styles_of_its_images_at_the_received_weights() -> None
     fit(made)
     check_accepted(made, StableFDGStrategy)
     x = torch.cat([x.clone() for x, _ in fresh.plain_batches(made.train_set)])
-    told = np.stack(slow_style(as64(model_of(fresh).eval().first_map(x))))
+    told = np.stack(slow_style(as64(model_of(fresh).eval()._stages.maps[0](x))))
     wanted = [told.mean(axis=1), np.sqrt(told.var(axis=1, ddof=1) + 1e-6)]
     np.testing.assert_allclose(made.contribution()["style"], wanted, atol=1e-5)
     assert made.memory == {}

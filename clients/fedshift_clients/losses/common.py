@@ -13,11 +13,21 @@ from torch.nn import functional as F
 
 #: Norms below it count as it: the gradient of a feature that vanishes stays moderate.
 NORM_EPS = 1e-6
+#: Stands for minus infinity, which could give NaN in the backward pass.
+LOWEST = torch.finfo(torch.float32).min
 
 
 def unit(features: Tensor) -> Tensor:
     """Return float32 rows (B, D) of norm one; rows of zeros stay zero, so that no cosine is NaN."""
     return F.normalize(features.float(), dim=1, eps=NORM_EPS)
+
+
+def cosines(features: Tensor, others: Tensor | None = None) -> Tensor:
+    """Return the cosines (B, P) of features (B, D) with others (P, D), by default themselves, in float32."""
+    rows = unit(features)
+    columns = rows if others is None else unit(others)
+    with torch.autocast(rows.device.type, enabled=False):  # which would multiply in bfloat16
+        return rows @ columns.T
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -66,21 +76,38 @@ def prototype_contrast(features: Tensor, y: Tensor, prototypes: Tensor, labels: 
     Returns:
         A scalar; 0 if no sample of the batch has a prototype.
     """
-    total = contrast_of_each(features, y, prototypes, labels, tau).sum()
-    return total / (y[:, None] == labels[None, :]).any(dim=1).sum().clamp(min=1)
+    return mean_share(cosines(features, prototypes) / tau, y, labels)
 
 
 def contrast_of_each(features: Tensor, y: Tensor, prototypes: Tensor, labels: Tensor, tau: float) -> Tensor:
     """Return the terms of :func:`prototype_contrast` (B,), each of one sample; 0 where its class has no prototype."""
-    h, g = unit(features), unit(prototypes)
-    with torch.autocast(h.device.type, enabled=False):  # which would multiply in bfloat16
-        similarity = h @ g.T / tau  # B x P
-    positive = y[:, None] == labels[None, :]  # B x P
+    per_sample, _ = share_of_each(cosines(features, prototypes) / tau, y, labels)
+    return per_sample
+
+
+def mean_share(similarity: Tensor, y: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean of :func:`share_of_each` over the samples whose class has a prototype; 0 if there is none."""
+    per_sample, has = share_of_each(similarity, y, labels)
+    return per_sample.sum() / has.sum().clamp(min=1)
+
+
+def share_of_each(similarity: Tensor, y: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return minus the logarithm of the share that the prototypes of a sample's class have of all.
+
+    .. math:: -\log\frac{\sum_{j:\,c_j=y_i}\exp s_{ij}}{\sum_j\exp s_{ij}}
+
+    Args:
+        similarity: s, (B, P).
+        y: Labels (B,).
+        labels: Class c of each prototype, (P,).
+
+    Returns:
+        (B,), 0 where the class has no prototype; and which classes have one, (B,), bool.
+    """
+    positive = y[:, None] == labels  # B x P
     has = positive.any(dim=1)
-    # The lowest float, not -inf: a row without a positive would give NaN in the backward pass.
-    numerator = similarity.masked_fill(~positive, torch.finfo(torch.float32).min).logsumexp(dim=1)
-    per_sample = similarity.logsumexp(dim=1) - numerator
-    return torch.where(has, per_sample, torch.zeros_like(per_sample))
+    per_sample = similarity.logsumexp(dim=1) - similarity.masked_fill(~positive, LOWEST).logsumexp(dim=1)
+    return per_sample.masked_fill(~has, 0.0), has
 
 
 class _Shifted(torch.autograd.Function):

@@ -7,10 +7,10 @@ The paper contrasts a sample with the whole local data set; here A(x) is the bat
 import torch
 from torch import Tensor
 
-from fedshift_clients.losses.common import unit
+from fedshift_clients.losses.common import LOWEST, cosines
 
 
-def supervised_contrast(first: Tensor, second: Tensor, y: Tensor, tau: float) -> Tensor:
+def supervised_contrast(first: Tensor, second: Tensor, y: Tensor, tau: float, *, itself: bool = False) -> Tensor:
     r"""Pull together all views of a class (Eqs 2 and 3, L_sup).
 
     .. math:: \frac1{2B}\sum_x\frac{-1}{|P(x)|}\sum_{p\in P(x)}\log
@@ -24,13 +24,14 @@ def supervised_contrast(first: Tensor, second: Tensor, y: Tensor, tau: float) ->
         second: z of the other view, (B, D).
         y: Labels (B,).
         tau: Temperature, above 0.
+        itself: Whether x is in P(x) too, with z_x . z_x = 1, as in FedCCRL's code.
 
     Returns:
         A scalar.
     """
     both = y.repeat(2)  # 2B
-    same_class = both[:, None] == both[None, :]  # 2B x 2B
-    return _contrast(first, second, same_class & ~_itself(len(both), y.device), tau)
+    same_class = both[:, None] == both  # 2B x 2B
+    return _contrast(first, second, same_class if itself else same_class & ~_itself(len(both), y.device), tau)
 
 
 def instance_contrast(first: Tensor, second: Tensor, tau: float) -> Tensor:
@@ -61,14 +62,11 @@ def _contrast(first: Tensor, second: Tensor, positive: Tensor, tau: float) -> Te
     Args:
         first: (B, D).
         second: (B, D).
-        positive: Row x marks P(x); at least one per row, never x itself, (2B, 2B), bool.
+        positive: Row x marks P(x); at least one per row, (2B, 2B), bool.
         tau: Temperature.
     """
-    z = unit(torch.cat((first, second)))  # 2B x D; zero rows stay zero, so no NaN
-    with torch.autocast(z.device.type, enabled=False):  # which would multiply in bfloat16
-        similarity = z @ z.T / tau  # 2B x 2B
-    # The lowest float, not -inf, which could give NaN in the backward pass.
-    lowest = torch.finfo(torch.float32).min
-    log_sum = similarity.masked_fill(_itself(len(z), z.device), lowest).logsumexp(dim=1)  # over A(x)
+    similarity = cosines(torch.cat((first, second))) / tau  # 2B x 2B
+    itself = _itself(len(similarity), similarity.device)
+    log_sum = similarity.masked_fill(itself, LOWEST).logsumexp(dim=1)  # over A(x)
     mean_positive = (similarity * positive).sum(dim=1) / positive.sum(dim=1)
     return (log_sum - mean_positive).mean()

@@ -47,14 +47,9 @@ class ClassLoss:
     def __init__(self, weights: Tensor | None = None, gamma: float = 0.0) -> None:
         self.weights, self.gamma = weights, gamma
 
-    @property
-    def plain(self) -> bool:
-        """Whether it is cross-entropy alone."""
-        return self.weights is None and self.gamma == 0
-
     def unweighted(self) -> "ClassLoss":
         """Return the loss of images of which nobody knows how frequent their classes are."""
-        return self if self.weights is None else ClassLoss(None, self.gamma)
+        return ClassLoss(None, self.gamma)
 
     def __call__(self, logits: Tensor, y: Tensor, of: Tensor | None = None) -> Tensor:
         """Return the mean loss.
@@ -64,7 +59,8 @@ class ClassLoss:
             y: The classes that the logits should say, (B,).
             of: The classes of the images, by which they are weighed, (B,); by default ``y``.
         """
-        return cross_entropy(logits, y) if self.plain else self.of_each(logits, y, of).mean()
+        plain = self.weights is None and self.gamma == 0
+        return cross_entropy(logits, y) if plain else self.of_each(logits, y, of).mean()
 
     def of_each(self, logits: Tensor, y: Tensor, of: Tensor | None = None) -> Tensor:
         """Return the loss of each image (B,); arguments as of a call."""
@@ -102,24 +98,20 @@ def effective(counts: Numbers, beta: float) -> Numbers:
 _LEAST = 1e-9  # images: only so that nothing is divided by 0
 
 
-def weights_of(train: TrainConfig, counts: Counts, classes: Sequence[str]) -> Numbers | None:
-    """Return the weights that ``train.class_weights`` gives the classes (C,); None where it gives none.
+def class_loss(train: TrainConfig, counts: Counts, classes: Sequence[str], device: torch.device) -> ClassLoss:
+    """Return the loss of the section ``train``, whose ``class_weights`` give the classes weights, or none.
 
     Args:
         train: The section.
         counts: Images by class, (C,).
         classes: Names of the classes.
+        device: Where it computes.
     """
     rule, numbers = train.class_weights, np.asarray(counts, np.float64)
+    weights = None
     if isinstance(rule, Mapping):
-        return np.array([rule.get(name, 1.0) for name in classes])
-    if rule == BALANCED:
-        return balanced(numbers)
-    return effective(numbers, train.class_beta) if rule == EFFECTIVE else None
-
-
-def class_loss(train: TrainConfig, counts: Counts, classes: Sequence[str], device: torch.device) -> ClassLoss:
-    """Return the loss of the section ``train``; arguments as of :func:`weights_of`."""
-    weights = weights_of(train, counts, classes)
+        weights = np.array([rule.get(name, 1.0) for name in classes])
+    elif rule in (BALANCED, EFFECTIVE):
+        weights = balanced(numbers) if rule == BALANCED else effective(numbers, train.class_beta)
     on_device = None if weights is None else torch.from_numpy(weights.astype(np.float32)).to(device)
     return ClassLoss(on_device, train.focal_gamma if train.loss == "focal" else 0.0)

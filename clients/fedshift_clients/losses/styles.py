@@ -6,15 +6,15 @@ Style = tuple[Tensor, Tensor]  # mu and sigma, (B, C, 1, 1) each
 
 
 def blended(own: Tensor, other: Tensor, lam: Tensor) -> Tensor:
-    """Return lambda times one half of styles, mu or sigma, plus 1 - lambda times that of others, (B, C, 1, 1).
+    """Return lambda times the own value plus 1 - lambda times the other one (MixUp; I2PFL, Eq. 7).
 
     Args:
-        own: (B, C, 1, 1).
-        other: (B, C, 1, 1).
-        lam: (B,).
+        own: (B, ...), such as a half of styles, mu or sigma.
+        other: Same shape.
+        lam: One weight a sample, (B,).
     """
-    of_own = lam.view(-1, 1, 1, 1)
-    return of_own * own + (1 - of_own) * other
+    weight = lam.view(-1, *[1] * (own.dim() - 1))
+    return weight * own + (1 - weight) * other
 
 
 def with_style(f: Tensor, own: Style, new: Style) -> Tensor:

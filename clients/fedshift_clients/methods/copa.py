@@ -22,9 +22,10 @@ from torch.nn import functional
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.imbalance import PLAIN, Classification
-from fedshift_clients.methods import heads
+from fedshift_clients.methods.common import put, sent
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_core.methods.copa import CopaParams, Ensemble
+from fedshift_core.wire.names import HEADS
 
 Head = Mapping[str, Tensor]
 
@@ -79,14 +80,14 @@ class CopaClient(DomainClient[CopaParams]):
 
     def received(self) -> None:
         """Put the head of the node's domain into the model. The average that came with the weights is not used."""
-        sent = heads.sent_heads(self)
-        self._own = self.place("head", len(sent))
+        heads = self._sent_heads()
+        self._own = self.place("head", len(heads))
         if self._own is not None:
-            heads.put(self.model.classifier, sent[self._own])
+            put(self.model.classifier, heads[self._own])
 
     def start_round(self, server_round: int) -> None:
         """Read the heads of the other domains."""
-        self._others = [head for place, head in enumerate(heads.sent_heads(self)) if place != self._own]
+        self._others = [head for place, head in enumerate(self._sent_heads()) if place != self._own]
 
     def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return the losses by the other heads, weighted; none in a federation of one domain."""
@@ -98,10 +99,16 @@ class CopaClient(DomainClient[CopaParams]):
     def predict(self, x: Tensor) -> Tensor:
         """Return what all heads say together, and right after local training what the node's own does."""
         features, logits = self.forward(x)
-        sent: list[dict[str, Tensor]] = [] if self.trained_here else heads.sent_heads(self)
-        if not sent:
+        heads = [] if self.trained_here else self._sent_heads()
+        if not heads:
             return logits
         if self._own is not None:  # as it is now: an adaptation may have changed it
-            sent[self._own] = dict(self.model.classifier.state_dict())
-        each = [logits_by(self.model.classifier, head, features) for head in sent]
+            heads[self._own] = dict(self.model.classifier.state_dict())
+        each = [logits_by(self.model.classifier, head, features) for head in heads]
         return ensemble(torch.stack(each), self.params.ensemble)
+
+    def _sent_heads(self) -> list[dict[str, Tensor]]:
+        """Return the heads that the server sent, one of a domain; none where it sent none."""
+        named = sent(self, HEADS)
+        number = len(next(iter(named.values()))) if named else 0
+        return [{name: tensor[place] for name, tensor in named.items()} for place in range(number)]

@@ -18,15 +18,14 @@ w^t, the code scores its initial weights; (5) lambda is one for all nodes; the c
 each step, by a tenth of the node's training images.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from fedshift_clients.base import DomainClient, Phase, Scores
-from fedshift_clients.losses.proximal import proximal
+from fedshift_clients.base import Phase, Scores
+from fedshift_clients.methods.common import keep, kept, put
+from fedshift_clients.methods.fedprox import HeldToReceived
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.training.arrays import own_array, view
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
@@ -36,7 +35,7 @@ from fedshift_datasets.base import ImageSet
 PERSONAL = "personal/"  # prefix in a node's memory of v_n, before a state-dict name
 
 
-class DittoClient(DomainClient[DittoParams]):
+class DittoClient(HeldToReceived[DittoParams]):
     """Trains as FedAvg's client, then its personal model, with which it is scored."""
 
     remembers_shared = True
@@ -47,7 +46,8 @@ class DittoClient(DomainClient[DittoParams]):
         return True
 
     def start_round(self, server_round: int) -> None:
-        """Note that the model is not v_n yet."""
+        """Pair each weight with w^t; the model is not v_n yet."""
+        super().start_round(server_round)
         self._aside: dict[str, Tensor] = {}  # w_n, while v_n is in the model
 
     def phases(self, server_round: int) -> Sequence[Phase]:
@@ -60,42 +60,30 @@ class DittoClient(DomainClient[DittoParams]):
         """Put w_n aside and v_n into the model, before the first epoch of v_n."""
         if self.phase.loss is None or self._aside:
             return
-        self._aside = {name: tensor.clone() for name, tensor in self._changing()}
+        self._aside = {name: tensor.clone() for name, tensor in self._changing.items()}
         initial = {name: self._bench.initial[name] for name in self._aside}
-        self._put(initial | self._kept())
-        held = [(p, self.received_weights[n]) for n, p in self.model.named_parameters() if n in self.received_weights]
-        self._weights, self._global = [v for v, _ in held], [w for _, w in held]
+        put(self.model, initial | kept(self, PERSONAL, initial))
 
     def finish_round(self, server_round: int) -> Arrays:
         """Keep v_n and put w_n back into the model; contribute nothing."""
-        self.memory.update({PERSONAL + name: own_array(tensor) for name, tensor in self._changing()})
-        self._put(self._aside)
+        keep(self, PERSONAL, self._changing)
+        put(self.model, self._aside)
         return {}
 
     def score_test(self, test: ImageSet) -> Scores:
         """Score with v_n; before the node's first training with the weights that came."""
         with self.kept_weights():
-            self._put(self._kept())
+            put(self.model, kept(self, PERSONAL, self._changing))
             return super().score_test(test)
 
     def _personal_loss(self, batch: Batch) -> Terms:
         """Return F_n(v_n) and lambda/2 ||v_n - w^t||^2, over the parameters that travel."""
         terms = {"personal": self.cross_entropy(self.forward(batch.x)[1], batch.y)}
         if self.params.lambda_prox > 0:
-            terms["prox"] = proximal(self._weights, self._global, self.params.lambda_prox)
+            terms["prox"] = self.distance(self.params.lambda_prox)
         return terms
 
-    def _changing(self) -> list[tuple[str, Tensor]]:
-        """Return the model's weights and buffers that are not frozen, by state-dict name."""
-        return [(name, tensor) for name, tensor in self.state.items() if name not in self.model.frozen]
-
-    def _kept(self) -> dict[str, Tensor]:
-        """Return v_n as the node keeps it; nothing before its first training."""
-        names = (name for name, _ in self._changing() if PERSONAL + name in self.memory)
-        return {name: view(self.memory[PERSONAL + name]) for name in names}
-
-    def _put(self, values: Mapping[str, Tensor]) -> None:
-        """Put weights and buffers into the model."""
-        with torch.no_grad():
-            for name, tensor in values.items():
-                self.state[name].copy_(tensor)
+    @property
+    def _changing(self) -> dict[str, Tensor]:
+        """The model's weights and buffers that are not frozen, by state-dict name."""
+        return {name: tensor for name, tensor in self.state.items() if name not in self.model.frozen}

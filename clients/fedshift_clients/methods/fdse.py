@@ -17,7 +17,7 @@ The global ones are the running statistics, g and v, of the BatchNorm behind an 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names, initialised
+from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
 from fedshift_clients.training.arrays import view
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -83,18 +83,10 @@ def shift(outcomes: Sequence[Outcome], beta: float) -> Tensor:
     return total
 
 
-@dataclass
-class Running:
-    """Holds what the released code keeps of earlier layers and steps of the round.
-
-    It is one number each, for all layers.
-    """
-
-    mean: Tensor | None = None
-    var: Tensor | None = None
+Running = tuple[Tensor, Tensor]  # mean and variance of earlier layers and steps of the round, one number each
 
 
-def shift_as_released(outcomes: Sequence[Outcome], beta: float, running: Running) -> Tensor:
+def shift_as_released(outcomes: Sequence[Outcome], beta: float, running: Running | None) -> tuple[Tensor, Running]:
     r"""Compute the term as the released code does, which is no divergence.
 
     .. math:: \sum_lw_l\frac1C\sum_c\Big(\frac{g_c^2-f^2}{2s}+\frac12\log\frac s{v_c}+\frac{v_c}{2s}\Big)
@@ -105,26 +97,28 @@ def shift_as_released(outcomes: Sequence[Outcome], beta: float, running: Running
     Args:
         outcomes: Of each layer, from the images on; at least one.
         beta: How much more later layers weigh.
-        running: Of the local round; it is brought up to date.
+        running: Of the local round, if there was a step before.
+
+    Returns:
+        The term, and the running averages with this step.
     """
     total = outcomes[0].mean.new_zeros(())
-    f, s = running.mean, running.var
     for weight, at in zip(layer_weights(len(outcomes), beta), outcomes, strict=True):
-        mean, var = at.mean.mean(), at.mean.var()
-        f = mean if f is None else (1 - at.momentum) * f + at.momentum * mean
-        s = var if s is None else (1 - at.momentum) * s + at.momentum * var
+        f, s = at.mean.mean(), at.mean.var()
+        if running is not None:
+            f = (1 - at.momentum) * running[0] + at.momentum * f
+            s = (1 - at.momentum) * running[1] + at.momentum * s
+        running = f, s
         g, v = at.global_mean, at.global_var
         of_mean = ((g.square() - f.square()) / (2 * s)).mean()
         of_var = 0.5 * (torch.log(s / (v + 1e-8)) + v / (s + 1e-8)).mean()
         total = total + weight * (of_mean + of_var)
-    assert f is not None
-    assert s is not None
-    running.mean, running.var = f.detach(), s.detach()
-    return total
+    return total, (f.detach(), s.detach())
 
 
 ERASED_BY = 3  # height and width of an eraser's depth-wise convolution of a map
 PRIVATE = (".dse_bn.running_mean", ".dse_bn.running_var", ".dse_bn.num_batches_tracked")
+ERASER = (".dse_bn.weight", ".dse_bn.bias", ".dse_conv.weight")
 
 
 # --- the layers ------------------------------------------------------------------------------------
@@ -152,7 +146,7 @@ class Erased(nn.Module):
 
     Args:
         layer: Whose place it takes.
-        norm: The network's own BatchNorm behind it, which stays where it is; None if there is none.
+        after: What the network has behind it, which stays where it is, such as its own BatchNorm; None for nothing.
 
     Attributes:
         out_channels: Of the whole, those of the layer.
@@ -160,7 +154,7 @@ class Erased(nn.Module):
         seen: Mean and variance of the output by channel, (C,) each, before BN_dfe.
     """
 
-    def __init__(self, layer: nn.Conv2d | nn.Linear, norm: _BatchNorm | None) -> None:
+    def __init__(self, layer: nn.Conv2d | nn.Linear, after: nn.Module | None) -> None:
         super().__init__()
         self.is_flat = isinstance(layer, nn.Linear)
         if isinstance(layer, nn.Linear):
@@ -177,8 +171,9 @@ class Erased(nn.Module):
         self.dse_bn = _AnyBatch(half)
         self.dse_conv = nn.Conv2d(half, half, size, padding=size // 2, groups=half, bias=False)
         self.dfe_bias = nn.Parameter(torch.zeros(self.out_channels))
-        self.dfe_bn = _AnyBatch(self.out_channels) if norm is None else None
-        self._behind = (norm,)  # in a tuple: it is the network's, not a part of this layer
+        normed = isinstance(after, _BatchNorm) and after.num_features == self.out_channels
+        self.dfe_bn = None if normed else _AnyBatch(self.out_channels)
+        self._behind = (after,)  # in a tuple: it is the network's, not a part of this layer
         self.watched = False
         self.seen: tuple[Tensor, Tensor] | None = None
 
@@ -216,9 +211,7 @@ def erased(model: SplitModel, name: str) -> SplitModel:
         for place, (key, layer) in enumerate(children):
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 after = children[place + 1][1] if place + 1 < len(children) else None
-                width = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
-                fits = isinstance(after, _BatchNorm) and after.num_features == width
-                setattr(parent, key, Erased(layer, after if fits else None))  # type: ignore[arg-type]
+                setattr(parent, key, Erased(layer, after))
                 replaced += 1
     if not replaced:
         raise ConfigError(f"method fdse: the network {name!r} has no convolution or linear layer to erase shift behind")
@@ -238,11 +231,9 @@ def _check_layers(encoder: nn.Module, name: str) -> None:
         )
 
 
-def layers_of(model: nn.Module) -> Iterator[tuple[str, Erased]]:
-    """Yield the erased layers with their names, from the images on."""
-    for name, module in model.named_modules():
-        if isinstance(module, Erased):
-            yield name, module
+def layers_of(model: nn.Module) -> list[Erased]:
+    """Return the erased layers, from the images on."""
+    return [module for module in model.modules() if isinstance(module, Erased)]
 
 
 # --- the client ------------------------------------------------------------------------------------
@@ -273,7 +264,7 @@ class FDSEClient(DomainClient[FDSEParams]):
     def private(cls, model: SplitModel, config: ModelConfig, params: FDSEParams) -> frozenset[str]:
         """Return the statistics of the erasers' BatchNorm; with ``bn=local`` all BatchNorm."""
         own = frozenset(name for name in model.state_dict() if name.endswith(PRIVATE))
-        return own | (batchnorm_names(model) if config.bn == "local" else frozenset())
+        return own | super().private(model, config, params)
 
     def received(self) -> None:
         """Put the node's own erasers, which the server mixed, in the place of the mean ones.
@@ -281,51 +272,39 @@ class FDSEClient(DomainClient[FDSEParams]):
         Raises:
             FedShiftError: If they are not those of the model.
         """
-        state = self.model.state_dict()
-        for name in self.knowledge:
-            array = self.knowledge[name]
-            if name not in self._erasers or tuple(array.shape) != tuple(state[name].shape):
+        for name, array in self.knowledge.items():
+            if not name.endswith(ERASER) or name not in self.state or array.shape != self.state[name].shape:
                 raise FedShiftError(f"the server's {name} of shape {array.shape} is no eraser of this network")
-            state[name].copy_(view(array))
+            self.state[name].copy_(view(array))
 
     def start_round(self, server_round: int) -> None:
         """Watch the layers from round 2 on, and keep the global statistics as they came."""
-        self._layers = [layer for _, layer in layers_of(self.model)]
-        watched = server_round > 1 and self.params.lambda_kl > 0
-        self._global = [(_copy(layer.norm.running_mean), _copy(layer.norm.running_var)) for layer in self._layers]
-        self._running = Running()
-        for layer in self._layers:
-            layer.watched, layer.seen = watched, None
+        self._layers = layers_of(self.model)
+        self._running: Running | None = None
+        # BatchNorm here has running statistics.
+        norms = [(cast(Tensor, each.norm.running_mean), cast(Tensor, each.norm.running_var)) for each in self._layers]
+        self._global = [(mean.clone(), var.clone()) for mean, var in norms]
+        self._watch(on=server_round > 1 and self.params.lambda_kl > 0)
 
     def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return the term, which is over the layers that train."""
-        terms: Terms = {}
-        outcomes = list(self._outcomes())
-        if outcomes and self.params.kl == "gaussian":
-            terms["kl"] = self.params.lambda_kl * shift(outcomes, self.params.beta)
-        elif outcomes:
-            terms["kl"] = self.params.lambda_kl * shift_as_released(outcomes, self.params.beta, self._running)
-        return terms
+        p, outcomes = self.params, list[Outcome]()
+        for layer, sent in zip(self._layers, self._global, strict=True):
+            if layer.seen is not None:
+                outcomes.append(Outcome(*layer.seen, *sent, layer.norm.eps, cast(float, layer.norm.momentum)))
+                layer.seen = None
+        if not outcomes:
+            return {}
+        if p.kl == "gaussian":
+            return {"kl": p.lambda_kl * shift(outcomes, p.beta)}
+        term, self._running = shift_as_released(outcomes, p.beta, self._running)
+        return {"kl": p.lambda_kl * term}
 
     def finish_round(self, server_round: int) -> Arrays:
         """Watch no more; contribute nothing."""
+        self._watch(on=False)
+        return {}
+
+    def _watch(self, *, on: bool) -> None:
         for layer in self._layers:
-            layer.watched, layer.seen = False, None
-        return super().finish_round(server_round)
-
-    @property
-    def _erasers(self) -> frozenset[str]:
-        tensors = ("dse_bn.weight", "dse_bn.bias", "dse_conv.weight")
-        return frozenset(f"{name}.{tensor}" for name, _ in layers_of(self.model) for tensor in tensors)
-
-    def _outcomes(self) -> Iterator[Outcome]:
-        for layer, (mean, var) in zip(self._layers, self._global, strict=True):
-            if layer.seen is not None:
-                momentum = cast(float, layer.norm.momentum)
-                yield Outcome(*layer.seen, mean, var, layer.norm.eps, momentum)
-                layer.seen = None
-
-
-def _copy(statistics: Tensor | None) -> Tensor:
-    assert statistics is not None  # BatchNorm here has running ones
-    return statistics.clone()
+            layer.watched, layer.seen = on, None

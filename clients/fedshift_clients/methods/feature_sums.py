@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient, Scores
+from fedshift_clients.methods.common import put
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.phases import Phase
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -96,21 +97,17 @@ class FeatureSumsClient(DomainClient[P]):
 
         Features of all are computed, in the batches of a round, so that those of an image are always the same bits.
         """
-        features, y = self.features_of(self.train_set)
+        features, y = self.encoded(self.train_set, self.model.encoder)
         mask, number = torch.from_numpy(chosen).to(y.device), self.model.num_classes
         gram, cross = (each.cpu().numpy() for each in sums(features[mask], y[mask], number))
         counts = torch.bincount(y[mask], minlength=number).cpu().numpy()
         return {COUNTS: counts, GRAM: to_whole(packed(gram), GRAM), CROSS: to_whole(cross, CROSS)}
 
-    def features_of(self, images: ImageSet) -> tuple[Tensor, Tensor]:
-        """Return the features (N, F) of images, not augmented, and their labels (N,)."""
-        return self.encoded(images, self.model.encoder)
-
 
 class Fed3RClient(FeatureSumsClient[Fed3RParams]):
     """Tells sums, scores the heads of the grid on its validation images, and has a head of its own at scores."""
 
-    _solved: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] = (), ()  # a shared head, and the own one toward it
+    _solved: tuple[list[Tensor], dict[str, Tensor]] | None = None  # a shared head, and the own one toward it
 
     @classmethod
     def personal(cls, model: SplitModel, config: ModelConfig, params: Fed3RParams) -> bool:
@@ -127,33 +124,28 @@ class Fed3RClient(FeatureSumsClient[Fed3RParams]):
         if self.params.personal is None or not len(self.train_set):
             return super().score_test(test)
         with self.kept_weights():
-            head, (weight, bias) = self.model.classifier, self._own_head(self.params.personal)
-            with torch.no_grad():
-                head.weight.copy_(weight)
-                head.bias.copy_(bias)
+            put(self.model.classifier, self._own_head(self.params.personal))
             return super().score_test(test)
 
-    def _own_head(self, rho: float) -> tuple[Tensor, ...]:
+    def _own_head(self, rho: float) -> dict[str, Tensor]:
         """Return the node's own head; it is solved once for all domains that are scored under a shared one."""
-        shared, (solved_for, own) = (self.model.classifier.weight, self.model.classifier.bias), self._solved
-        if not solved_for or not all(map(torch.equal, solved_for, shared)):
-            features, y = self.features_of(self.train_set)
-            with torch.no_grad():
-                own = own_head(features, y, *shared, rho)
-            self._solved = tuple(each.detach().clone() for each in shared), own
-        return own
+        shared = self.model.classifier.weight.detach(), self.model.classifier.bias.detach()
+        if not self._solved or not all(map(torch.equal, self._solved[0], shared)):
+            weight, bias = own_head(*self.encoded(self.train_set, self.model.encoder), *shared, rho)
+            self._solved = [each.clone() for each in shared], {"weight": weight, "bias": bias}
+        return self._solved[1]
 
     def finish_round(self, server_round: int) -> Arrays:
         """Contribute the sums, and how many validation images each head of the grid classifies rightly."""
         sent = super().finish_round(server_round)
         if self.params.ridge != "validation":
             return sent
-        right = torch.zeros(len(RIDGES), dtype=torch.int64)
+        right = np.zeros(len(RIDGES), np.int64)
         heads, biases, images = self.tensor("heads"), self.tensor("biases"), self.own_sets.get("validation")
         if images is not None and len(images) < self.setup.least_images:
             images = None  # as it announces
         if heads is not None and biases is not None and images is not None:
-            features, y = self.features_of(images)
+            features, y = self.encoded(images, self.model.encoder)
             logits = torch.einsum("nf,lcf->lnc", features, heads) + biases[:, None]
-            right = (logits.argmax(dim=2) == y).sum(dim=1).cpu()
-        return sent | {"right": right.numpy()}
+            right = (logits.argmax(dim=2) == y).sum(dim=1).cpu().numpy()
+        return sent | {"right": right}

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
+from fedshift_clients.methods.common import keep, kept, put
 from fedshift_clients.models.networks import SplitModel, set_training
-from fedshift_clients.training.arrays import own_array, view
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedala import FedALAParams
@@ -69,26 +69,10 @@ class FedALAClient(DomainClient[FedALAParams]):
         return not params.eta
 
     def received(self) -> None:
-        """Put the mixture into the model; before a node's first training all weights are the global ones."""
-        self._top = self._top_tensors()
-        self._weights = {name: torch.ones_like(tensor) for name, tensor in self._top.items()}
-        if self.params.eta > 0 and all(OWN + name in self.memory for name in self._top):
-            self._mix()
+        """Put the mixture into the model; before a node's first training all weights are the global ones.
 
-    def finish_round(self, server_round: int) -> Arrays:
-        """Keep the top of the trained model, and W; contribute nothing."""
-        if self.params.eta > 0:
-            for name, tensor in self._top.items():
-                self.memory[OWN + name] = own_array(tensor)
-                self.memory[WEIGHTS + name] = own_array(self._weights[name])
-            self.memory[TIMES] = np.array(self._times() + 1)
-        return {}
-
-    def _times(self) -> int:
-        return int(self.memory.get(TIMES, 0))
-
-    def _top_tensors(self) -> dict[str, Tensor]:
-        """Return the uppermost parameters that travel, by name, from below; the output layer is the top."""
+        Of the parameters that travel it is the uppermost ones, from below; the output layer is the top.
+        """
         named = [
             (name, parameter)
             for name, parameter in self.model.named_parameters()
@@ -96,23 +80,32 @@ class FedALAClient(DomainClient[FedALAParams]):
         ]
         output = (CLASSIFIER + "weight", CLASSIFIER + "bias")  # a hidden layer of the head is listed after it
         named.sort(key=lambda entry: entry[0] in output)
-        return dict(named[-self.params.layers :])
+        self._top = dict(named[-self.params.layers :])
+        self._weights = {name: torch.ones_like(tensor) for name, tensor in self._top.items()}
+        if self.params.eta > 0 and TIMES in self.memory:
+            self._mix(int(self.memory[TIMES]))
 
-    def _mix(self) -> None:
+    def finish_round(self, server_round: int) -> Arrays:
+        """Keep the top of the trained model, and W; contribute nothing."""
+        if self.params.eta > 0:
+            keep(self, OWN, self._top)
+            keep(self, WEIGHTS, self._weights)
+            self.memory[TIMES] = np.array(int(self.memory.get(TIMES, 0)) + 1)
+        return {}
+
+    def _mix(self, times: int) -> None:
         """Learn W further on a sample of the node's images, and leave the mixture in the model."""
-        times, device = self._times(), self.setup.device
-        local = {name: view(self.memory[OWN + name]).to(device) for name in self._top}
-        self._weights = {name: view(self.memory[WEIGHTS + name]).to(device, copy=True) for name in self._top}
-        buffers = {name: tensor.clone() for name, tensor in self.model.named_buffers()}
-        learn = [parameter.requires_grad for parameter in self.model.parameters()]
-        set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
-        self.model.requires_grad_(False)
-        for tensor in self._top.values():
-            tensor.requires_grad_(True)
-        self._fill(local)
-        self.start_modules(times, "ala-")
-        images, epoch_losses = self._sample(times), list[float]()
-        with self.own_draws("dropout-ala", times):
+        device, epoch_losses = self.setup.device, list[float]()
+        local = {name: tensor.to(device) for name, tensor in kept(self, OWN, self._top).items()}
+        self._weights = {name: tensor.to(device) for name, tensor in kept(self, WEIGHTS, self._top).items()}
+        with self.kept_weights(), self.own_draws("dropout-ala", times):
+            set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
+            self.model.requires_grad_(False)
+            for tensor in self._top.values():
+                tensor.requires_grad_(True)
+            self._fill(local)
+            self.start_modules(times, "ala-")
+            images = self._sample(times)
             for epoch in itertools.count(1):
                 loss = self._epoch(images, local, times)
                 # The first aggregation of a node goes on until its loss is calm.
@@ -121,11 +114,7 @@ class FedALAClient(DomainClient[FedALAParams]):
                 epoch_losses.append(float(loss))
                 if len(epoch_losses) > LAST and np.std(epoch_losses[-LAST:]) < CALM:
                     break
-        with torch.no_grad():
-            for name, tensor in self.model.named_buffers():
-                tensor.copy_(buffers[name])
-        for parameter, learns in zip(self.model.parameters(), learn, strict=True):
-            parameter.requires_grad_(learns)
+        self._fill(local)
 
     def _sample(self, times: int) -> ImageSet:
         """Return the images on which W is learned, at least one. A node that trained as often draws the same."""
@@ -135,12 +124,12 @@ class FedALAClient(DomainClient[FedALAParams]):
 
     def _epoch(self, images: ImageSet, local: dict[str, Tensor], times: int) -> Tensor:
         """Let W learn from each image once, the same batches in each epoch; return the last batch's loss."""
-        received, names = self.received_weights, list(self._top)
+        received = self.received_weights
         order, unused = self.torch_rng("ala-order", times), self.torch_rng("ala-unused", times)
         for batch in self.training_batches(images, self.setup.train.batch_size, 0, (order, unused, unused)):
             loss = self.cross_entropy(self.forward(batch.x)[1], batch.y)
             gradients = torch.autograd.grad(loss, list(self._top.values()))
-            for name, gradient in zip(names, gradients, strict=True):
+            for name, gradient in zip(self._top, gradients, strict=True):
                 self._weights[name] = learned(
                     self._weights[name], gradient, local[name], received[name], self.params.eta
                 )
@@ -149,6 +138,5 @@ class FedALAClient(DomainClient[FedALAParams]):
 
     def _fill(self, local: dict[str, Tensor]) -> None:
         """Put the mixture by the present W into the model."""
-        with torch.no_grad():
-            for name, tensor in self._top.items():
-                tensor.copy_(mixed(local[name], self.received_weights[name], self._weights[name]))
+        received, weights = self.received_weights, self._weights
+        put(self.model, {name: mixed(local[name], received[name], weights[name]) for name in self._top})

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses.common import unit
+from fedshift_clients.losses.contrast import supervised_contrast
 from fedshift_clients.modules import mixstyle
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -33,32 +33,6 @@ from fedshift_core.methods.fedccrl import FedCCRLParams
 from fedshift_core.seeding import generator
 
 LEAST_SHARE = 1e-7  # of the mean prediction, of which the logarithm is taken; the code's
-
-
-def aligned(copy: Tensor, own: Tensor, y: Tensor, tau: float) -> Tensor:
-    r"""Contrast the features of an image and of a copy with those of all others in the batch (supervised contrast).
-
-    .. math:: \frac1{2B}\sum_i\Big[\log\sum_{j\ne i}e^{s_{ij}/\tau}-\frac1{|P_i|}\sum_{p\in P_i}s_{ip}/\tau\Big]
-
-    over the 2B features of copies and images, s_ij their cosine. P_i are all of i's class, as in the code i itself
-    among them, with s = 1.
-
-    Args:
-        copy: Features of the copies, (B, D).
-        own: Features of the images, (B, D).
-        y: Their labels, (B,).
-        tau: Temperature, above 0.
-
-    Returns:
-        A scalar.
-    """
-    z, labels = unit(torch.cat([copy, own])), torch.cat([y, y])  # 2B x D, 2B
-    with torch.autocast(z.device.type, enabled=False):  # which would multiply in bfloat16
-        s = z @ z.T / tau  # 2B x 2B
-    same = (labels[:, None] == labels[None, :]).float()
-    itself = torch.eye(len(labels), dtype=torch.bool, device=s.device)
-    others = s.masked_fill(itself, torch.finfo(torch.float32).min).logsumexp(dim=1)
-    return (others - (s * same).sum(dim=1) / same.sum(dim=1)).mean()
 
 
 def divergence(logits: Sequence[Tensor]) -> Tensor:
@@ -124,7 +98,7 @@ class FedCCRLClient(DomainClient[FedCCRLParams]):
         seen = [self.forward(self.changed(batch.x)) for _ in range(p.copies)]
         terms["copies"] = torch.stack([self.cross_entropy(other, batch.y) for _, other in seen]).sum()
         if p.lambda_align > 0:
-            each = [aligned(copy, features, batch.y, p.tau) for copy, _ in seen]
+            each = [supervised_contrast(copy, features, batch.y, p.tau, itself=True) for copy, _ in seen]
             terms["align"] = p.lambda_align * torch.stack(each).mean()
         if p.lambda_js > 0:
             terms["js"] = p.lambda_js * divergence([logits, *(other for _, other in seen)])
@@ -132,19 +106,14 @@ class FedCCRLClient(DomainClient[FedCCRLParams]):
 
     def changed(self, x: Tensor) -> Tensor:
         """Return a copy of normalised images (B, 3, H, W) with styles of other nodes' images, put through AugMix."""
-        x = self._with_styles(x)
-        return self._through_augmix(x) if self.params.use_augmix else x
-
-    def _with_styles(self, x: Tensor) -> Tensor:
-        if self._others is None or self._draws.random() >= self.params.probability:
+        if self._others is not None and self._draws.random() < self.params.probability:
+            mu, sigma = self._others
+            places = torch.from_numpy(drawn_places(len(mu), len(x), self._draws))
+            lam = self._draws.beta(self.params.alpha, self.params.alpha, len(x)).astype(np.float32)
+            other = mu[places].to(x.device), sigma[places].to(x.device)
+            x = mixstyle.restyled(x, mixstyle.style(x), other, torch.from_numpy(lam).to(x.device))
+        if not self.params.use_augmix:
             return x
-        mu, sigma = self._others
-        places = torch.from_numpy(drawn_places(len(mu), len(x), self._draws))
-        lam = self._draws.beta(self.params.alpha, self.params.alpha, len(x)).astype(np.float32)
-        other = mu[places].to(x.device), sigma[places].to(x.device)
-        return mixstyle.restyled(x, mixstyle.style(x), other, torch.from_numpy(lam).to(x.device))
-
-    def _through_augmix(self, x: Tensor) -> Tensor:
         from fedshift_clients.images.augmix import augmix  # with torchvision, which takes a second to import
 
         mean, std = self._scale

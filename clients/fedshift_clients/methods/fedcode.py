@@ -20,23 +20,23 @@ from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient, Scores
 from fedshift_clients.methods import fedcode_terms as terms
+from fedshift_clients.methods.common import autocast, labelled_prototypes, names_of
 from fedshift_clients.models import networks
 from fedshift_clients.models.libraries import LibraryEncoder
 from fedshift_clients.models.networks import Blueprint, SplitModel, follows
 from fedshift_clients.models.projection import Projection, projection_of, put_into, unprojected
 from fedshift_clients.models.stages import feature_stages
-from fedshift_clients.training import precision
 from fedshift_clients.training.arrays import own_array
 from fedshift_clients.training.batches import Batch, Terms
-from fedshift_clients.training.prototypes import EpochMeans
+from fedshift_clients.training.prototypes import EpochMeans, contribution
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.methods.fedcode import FedCodeParams
+from fedshift_core.wire.names import CLASSIFIER
 from fedshift_datasets.base import ImageSet
 
 STYLE = "style_encoder"  # the model's private encoder of style
-HEAD = "classifier"
 SAIN_EPS = 1e-5  # under the root of the variance; Eq. 5 has none (A12)
 FLOATS_IN_CACHE = 1 << 19
 SE_REDUCTION = 16  # of the squeeze-and-excitation network (Hu et al., CVPR 2018)
@@ -217,9 +217,8 @@ class FedCodeClient(DomainClient[FedCodeParams]):
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: FedCodeParams) -> frozenset[str]:
         """Keep the style encoder on the node, and the head unless it is shared."""
-        parts = (STYLE,) if params.share_head else (STYLE, HEAD)
-        own = (name for name in model.state_dict() if name.split(".")[0] in parts)
-        return super().private(model, config, params) | frozenset(own)
+        own = (STYLE,) if params.share_head else (STYLE, CLASSIFIER)
+        return super().private(model, config, params) | names_of(model, own)
 
     @classmethod
     def personal(cls, model: SplitModel, config: ModelConfig, params: FedCodeParams) -> bool:
@@ -233,8 +232,7 @@ class FedCodeClient(DomainClient[FedCodeParams]):
 
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and the node's pseudo-domain; round 1 has none (A1)."""
-        self._semantic = self.tensor("prototypes")  # G, K' x D
-        self._labels = self.tensor("labels")  # the class of each, K'
+        self._semantic = labelled_prototypes(self)  # G, K' x D, and the class of each, K'
         self._style = self.tensor("style-prototypes")  # P, J x D
         # j; none for a node that has not contributed yet
         self._domain = None if self._style is None else self.place("pseudo-label", len(self._style))
@@ -245,11 +243,10 @@ class FedCodeClient(DomainClient[FedCodeParams]):
         self._seen = EpochMeans(self.model.num_classes, width, device)
         self._style_sum = torch.zeros(width, device=device)
 
-    def loss(self, batch: Batch) -> Terms:
-        """Return the terms of Eq. 16, weighted."""
-        p = self.params
-        z_c, logits = self.forward(batch.x)  # B x D, B x C
-        weighted = {"ce": self.cross_entropy(logits, batch.y)}  # Eq. 15
+    def own_terms(self, features: Tensor, batch: Batch) -> Terms:
+        """Return the terms of Eq. 16 next to cross-entropy (Eq. 15), weighted."""
+        p, z_c = self.params, features  # B x D
+        weighted: Terms = {}
         sums = p.proto_source == "last_epoch" and p.contrasts
         z_s = None
         if p.loss_needs_style or sums:
@@ -265,16 +262,24 @@ class FedCodeClient(DomainClient[FedCodeParams]):
         return weighted
 
     def finish_round(self, server_round: int) -> Arrays:
-        """Contribute c_n (Eq. 2) and s_n (Eq. 8), and the head where it is to be averaged for scoring."""
-        contribution: Arrays = {}
+        """Contribute c_n (Eq. 2) and s_n (Eq. 8), and the head where it is to be averaged for scoring.
+
+        Prototypes are made of what ``proto_source`` says (A10).
+        """
+        sent: Arrays = {}
         if self.params.contrasts:
-            names = ("prototypes", "counts", "style-prototype")
-            contribution |= {n: array.cpu().numpy() for n, array in zip(names, self._prototypes(), strict=True)}
+            if self.params.proto_source == "last_epoch":
+                means, draws = self._seen.result()
+                counts, style = self.seen_images(draws), self._style_sum / draws.sum()
+            else:
+                means, counts = self.class_prototypes()  # C x D, C
+                of_classes, _ = self.class_means_of(self._encode_style)  # C x D
+                style = counts.float() @ of_classes / counts.sum()
+            sent = contribution(means, counts) | {"style-prototype": style.cpu().numpy()}
         if self.params.global_model == "average_heads":
             head = self.model.classifier
-            contribution["head-weight"] = own_array(head.weight.float())
-            contribution["head-bias"] = own_array(head.bias.float())
-        return contribution
+            sent |= {"head-weight": own_array(head.weight.float()), "head-bias": own_array(head.bias.float())}
+        return sent
 
     def score_test(self, test: ImageSet) -> Scores:
         """Score the node's own model and, as ``global``, its encoder under the mean of all heads (A13)."""
@@ -292,12 +297,12 @@ class FedCodeClient(DomainClient[FedCodeParams]):
         """Return SemCL (Eq. 11) and StyCL (Eq. 13) as far as there are prototypes for them."""
         p = self.params
         weighted: Terms = {}
-        if self._semantic is None or self._labels is None or self._style is None:
+        if self._semantic is None or self._style is None:
             return weighted
-        centres = (self._style.mean(dim=0), self._semantic.mean(dim=0)) if p.center_in_negatives else (None, None)
+        centres = (self._style.mean(dim=0), self._semantic[0].mean(dim=0)) if p.center_in_negatives else (None, None)
         if p.use_semcl:
             contrast = terms.semantic_contrast(
-                z_c, y, self._semantic, self._labels, p.tau, style=self._negative(z_s), centre=centres[0]
+                z_c, y, *self._semantic, p.tau, style=self._negative(z_s), centre=centres[0]
             )
             weighted["semcl"] = p.alpha * contrast
         if p.use_stycl and z_s is not None and self._domain is not None:
@@ -315,15 +320,6 @@ class FedCodeClient(DomainClient[FedCodeParams]):
 
     def _encode_style(self, x: Tensor) -> Tensor:
         """Return z_s, (B, D), in float32."""
-        with precision.autocast(self.setup.train.precision, self.setup.device):
+        with autocast(self):
             z: Tensor = self.model.get_submodule(STYLE)(x)
         return z.float()
-
-    def _prototypes(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return c_n (C, D), images per class (C,) and s_n (D,), from where ``proto_source`` says (A10)."""
-        if self.params.proto_source == "last_epoch":
-            means, draws = self._seen.result()
-            return means, self.seen_images(draws), self._style_sum / draws.sum()
-        semantic, counts = self.class_prototypes()
-        style, _ = self.class_means_of(self._encode_style)  # C x D
-        return semantic, counts, counts.float() @ style / counts.sum()

@@ -43,7 +43,7 @@ def semantic_contrast(
     Returns:
         A scalar; 0 if no sample of the batch has a prototype.
     """
-    return _contrast(z_c, y[:, None] == labels[None, :], prototypes, (style, centre), tau)
+    return _contrast(z_c, y[:, None] == labels, prototypes, (style, centre), tau)  # B x K'
 
 
 def style_contrast(
@@ -116,5 +116,4 @@ def _contrast(
     similarity = torch.cat([to_prototypes, *(column[:, None] for column in others)], dim=1)
     has = positive.any(dim=1)
     per_sample = similarity.logsumexp(dim=1) - (to_prototypes * positive).sum(dim=1)
-    total = torch.where(has, per_sample, torch.zeros_like(per_sample)).sum()
-    return total / has.sum().clamp(min=1)
+    return per_sample.masked_fill(~has, 0.0).sum() / has.sum().clamp(min=1)

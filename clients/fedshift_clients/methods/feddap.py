@@ -20,11 +20,10 @@ B batch, C classes, D feature width.
 """
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedshift_clients.losses.common import contrast_of_each, unit
+from fedshift_clients.methods.common import labelled_prototypes
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import PrototypeClient, by_class
 from fedshift_core.arrays import Arrays
@@ -46,7 +45,7 @@ def turned_of_each(features: Tensor, y: Tensor, own: Tensor, present: Tensor) ->
         (B,), float32; 0 of a sample whose class has none.
     """
     cosine = (unit(features) * unit(own)[y]).sum(dim=1)
-    return torch.where(present[y], 1 - cosine, torch.zeros_like(cosine))
+    return (1 - cosine).masked_fill(~present[y], 0.0)
 
 
 class FedDAPClient(PrototypeClient[FedDAPParams]):
@@ -56,18 +55,29 @@ class FedDAPClient(PrototypeClient[FedDAPParams]):
         """Part the prototypes into those of the node's domain and those of the others."""
         self._own: tuple[Tensor, Tensor] | None = None  # C x D, C
         self._others: tuple[Tensor, Tensor] | None = None  # P x D, P
-        prototypes, labels, domains = (self.tensor(name) for name in ("prototypes", "labels", "domains"))
-        if prototypes is None or labels is None or domains is None:
+        sent, domains = labelled_prototypes(self), self.tensor("domains")
+        if sent is None or domains is None:
             return
+        prototypes, labels = sent
         here = domains == int(self.scalars["domain"])
         self._own = by_class(prototypes[here], labels[here], self.model.num_classes)
         if len(labels[~here]):
             self._others = prototypes[~here], labels[~here]
 
     def finish_round(self, server_round: int) -> Arrays:
-        """Contribute class prototypes, with noise if there is to be some."""
-        sent = super().finish_round(server_round)
-        return sent | {"prototypes": self._with_noise(sent, server_round)} if self.params.dp == "add" else sent
+        """Contribute class prototypes p, with ``dp`` p + q N(0, s^2) / n of each class.
+
+        n are its images: the noise is on their sum, as in the code. It is drawn from the system's entropy
+        (``repeatable_noise``). Nothing bounds a single image's share in p, so that no differential-privacy guarantee
+        can be accounted for.
+        """
+        sent, p = super().finish_round(server_round), self.params
+        if p.dp != "add":
+            return sent
+        mean, counts = sent["prototypes"], sent["counts"][:, None]  # C x D, C x 1
+        noise = self.protecting_rng("feddap-dp", server_round).normal(0.0, p.dp_scale, mean.shape)
+        noisy = mean + p.dp_q * noise / np.maximum(counts, 1)
+        return sent | {"prototypes": np.where(counts > 0, noisy, 0.0).astype(np.float32)}
 
     def own_terms_of_each(self, features: Tensor, batch: Batch) -> Terms:
         """Return DPA and CPCL of each image, weighted, (B,)."""
@@ -78,14 +88,3 @@ class FedDAPClient(PrototypeClient[FedDAPParams]):
         if p.lambda2 > 0 and self._others is not None:
             terms["cpcl"] = p.lambda2 * contrast_of_each(features, batch.y, *self._others, p.tau)
         return terms
-
-    def _with_noise(self, sent: Arrays, server_round: int) -> NDArray[np.float32]:
-        """Return p + q N(0, s^2) / n of each class, n its images: the noise is on their sum, as in the code.
-
-        It is drawn from the system's entropy (``repeatable_noise``). Nothing bounds a single image's share in p, so
-        that no differential-privacy guarantee can be accounted for.
-        """
-        mean, counts = sent["prototypes"], sent["counts"][:, None]  # C x D, C x 1
-        noise = self.protecting_rng("feddap-dp", server_round).normal(0.0, self.params.dp_scale, mean.shape)
-        noisy = mean + self.params.dp_q * noise / np.maximum(counts, 1)
-        return np.where(counts > 0, noisy, 0.0).astype(np.float32)

@@ -21,16 +21,15 @@ Deviations: (1) every node trains ``train.epochs`` epochs, the paper's nodes sol
 
 from torch import Tensor
 
-from fedshift_clients.base import DomainClient
-from fedshift_clients.losses.proximal import proximal
-from fedshift_clients.training.arrays import view
+from fedshift_clients.methods.common import keep, kept
+from fedshift_clients.methods.fedprox import HeldToReceived
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.feddyn import FedDynParams
 
 MOVED = "moved/"  # prefix in a node's memory of s_n, before the name of a weight
 
 
-class FedDynClient(DomainClient[FedDynParams]):
+class FedDynClient(HeldToReceived[FedDynParams]):
     """Cross-entropy + alpha/2 ||w - (w^t - s_n)||^2 over the parameters that travel."""
 
     remembers_shared = True
@@ -40,30 +39,21 @@ class FedDynClient(DomainClient[FedDynParams]):
         """Not where the mean of a round's models is scored: the run's weights are those that the next round needs."""
         return params.scores == "cloud"
 
-    @property
-    def _alpha(self) -> float:
-        """The weight of the regulariser: what the server tells this node, else the run's."""
-        return float(self.scalars.get("alpha", self.params.alpha))
-
     def start_round(self, server_round: int) -> None:
         """Pair each weight with the point that it is held to, w^t - s_n. Before the first round s_n is 0."""
-        received = self.received_weights
-        self._weights = {name: p for name, p in self.model.named_parameters() if name in received}
-        self._held_to = {name: received[name] for name in self._weights}
-        for name, held_to in self._held_to.items():
-            if self.params.alpha > 0 and MOVED + name in self.memory:
-                self._held_to[name] = held_to - view(self.memory[MOVED + name]).to(held_to.device)
+        super().start_round(server_round)
+        for name, moved in kept(self, MOVED, self._weights).items():
+            self._held_to[name] = self._held_to[name] - moved.to(self.setup.device)
 
     def weight_losses(self) -> dict[str, Tensor]:
-        """Return the regulariser."""
+        """Return the regulariser; its weight is what the server tells this node, else the run's."""
         if self.params.alpha == 0:
             return {}
-        return {"dyn": proximal(list(self._weights.values()), list(self._held_to.values()), self._alpha)}
+        return {"dyn": self.distance(float(self.scalars.get("alpha", self.params.alpha)))}
 
     def finish_round(self, server_round: int) -> Arrays:
         """Add this round's change to s_n; contribute nothing."""
         if self.params.alpha > 0:
-            for name, weight in self._weights.items():
-                # s_n + (w_n - w^t) = w_n - (w^t - s_n)
-                self.memory[MOVED + name] = (weight.detach() - self._held_to[name]).cpu().numpy()
-        return super().finish_round(server_round)
+            # s_n + (w_n - w^t) = w_n - (w^t - s_n)
+            keep(self, MOVED, {name: weight - self._held_to[name] for name, weight in self._weights.items()})
+        return {}

@@ -14,12 +14,13 @@ the code: the mean over batches of their means, as batches come); (2) gradients 
 (the code: always, at norm 50).
 """
 
-from fedshift_clients.methods import heads
+from fedshift_clients.methods.common import put, sent
 from fedshift_clients.methods.own_models import KeepsModel
 from fedshift_clients.training.prototypes import PrototypeClient
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.methods.fedgh import FedGHParams
+from fedshift_core.wire.names import HEAD
 
 
 class FedGHClient(PrototypeClient[FedGHParams], KeepsModel[FedGHParams]):
@@ -35,4 +36,4 @@ class FedGHClient(PrototypeClient[FedGHParams], KeepsModel[FedGHParams]):
 
     def received(self) -> None:
         """Put the global head into the model; before there is one, the node's own serves."""
-        heads.put(self.model.classifier, heads.sent_head(self))
+        put(self.model.classifier, sent(self, HEAD))

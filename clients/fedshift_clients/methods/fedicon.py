@@ -22,20 +22,23 @@ import torch
 from torch import nn
 
 from fedshift_clients.adapt.fedicon import PROJECTION, two_views
-from fedshift_clients.base import DomainClient, Phase, Scores
+from fedshift_clients.base import Phase, Scores
 from fedshift_clients.losses import contrast as terms
+from fedshift_clients.methods.common import names_of
+from fedshift_clients.methods.heads import HeadFirst
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.model_cache import optimizer_of
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.methods.fedicon import FedICONParams
+from fedshift_core.wire.names import CLASSIFIER
 from fedshift_datasets.base import ImageSet
 
 PROJECTION_WIDTH = 128  # as in SupCon (Khosla et al., NeurIPS 2020)
 
 
-class FedICONClient(DomainClient[FedICONParams]):
+class FedICONClient(HeadFirst[FedICONParams]):
     """Contrast in encoder rounds, cross-entropy in classifier rounds, adaptation before a test is scored."""
 
     @classmethod
@@ -54,18 +57,22 @@ class FedICONClient(DomainClient[FedICONParams]):
         """Add the projection head, if there is to be one."""
         model = super().build_model(plan, params)
         if params.projection == "mlp":
-            model.add_module(PROJECTION, initialised(plan.seed, "fedicon-projection", lambda: _head(model.feature_dim)))
+            width = model.feature_dim
+            head = initialised(
+                plan.seed,
+                "fedicon-projection",
+                lambda: nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, PROJECTION_WIDTH)),
+            )
+            model.add_module(PROJECTION, head)
         return model
 
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: FedICONParams) -> frozenset[str]:
         """Return everything if ``gis`` is off, and the classifier if only nodes train it."""
-        names = super().private(model, config, params)
         if not params.gis:
-            return names | frozenset(model.state_dict())
-        if params.lie and params.classifier_training == "local":
-            return names | frozenset(f"classifier.{name}" for name in model.classifier.state_dict())
-        return names
+            return frozenset(model.state_dict())
+        local = params.lie and params.classifier_training == "local"
+        return super().private(model, config, params) | names_of(model, CLASSIFIER if local else ())
 
     @classmethod
     def personal(cls, model: SplitModel, config: ModelConfig, params: FedICONParams) -> bool:
@@ -87,15 +94,10 @@ class FedICONClient(DomainClient[FedICONParams]):
     def phases(self, server_round: int) -> list[Phase]:
         """Return the one part of this round: encoder (two views), classifier (no augmentation), or both at once."""
         if self._trains_classifier:
-            return [Phase(self.params.classifier_epochs, trains=("classifier.",), views=0)]
+            return [Phase(self.params.classifier_epochs, trains=(CLASSIFIER,), views=0)]
         if not self.params.lie:
             return [Phase(self.setup.train.epochs, views=1)]
-        return [Phase(self.setup.train.epochs, freezes=("classifier.",), views=2)]
-
-    def start_epoch(self, epoch: int) -> None:
-        """Keep the statistics of a frozen encoder's BatchNorm."""
-        if self._trains_classifier:
-            self.model.encoder.eval()
+        return [Phase(self.setup.train.epochs, freezes=(CLASSIFIER,), views=2)]
 
     def loss(self, batch: Batch) -> Terms:
         """Return Eq. 2 (or Eq. 5) in encoder rounds, cross-entropy in classifier rounds and without LIE."""
@@ -128,7 +130,3 @@ class FedICONClient(DomainClient[FedICONParams]):
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-
-
-def _head(feature_dim: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(feature_dim, feature_dim), nn.ReLU(), nn.Linear(feature_dim, PROJECTION_WIDTH))

@@ -43,16 +43,6 @@ def gradient_of(loss: Tensor, weights: Sequence[Tensor], *, twice: bool) -> Tens
     return torch.cat([part.reshape(-1) for part in parts])
 
 
-def disagreement(gradient: Tensor, mean: Tensor) -> Tensor:
-    r"""Return how far a head gradient is from the federation's: :math:`\|g-G\|_2^2`.
-
-    Args:
-        gradient: g, (P,).
-        mean: G, (P,), without gradient.
-    """
-    return (gradient - mean).square().sum()
-
-
 GRADIENT = "head-gradient"  # what a node contributes, and G as the server sends it, (P,)
 
 
@@ -60,7 +50,7 @@ class FedIIRClient(DomainClient[FedIIRParams]):
     """Cross-entropy + lambda ||g - G||^2; contributes the head's gradient."""
 
     def start_round(self, server_round: int) -> None:
-        """Read G and take the head's gradient at the received weights.
+        """Read G and take the head's gradient at the received weights, of the mean over all images of the node.
 
         Raises:
             FedShiftError: If G is not of this head.
@@ -74,25 +64,20 @@ class FedIIRClient(DomainClient[FedIIRParams]):
                 f"{GRADIENT} of shape {tuple(self._mean.shape)}, this node's head has {plural(number, 'weight')}"
             )
         if self.params.lambda_iir > 0:
-            self._gradient = self._of_all_images()
+            self.model.eval()
+            self._gradient = torch.zeros(number, device=self.setup.device)
+            for x, y in self.plain_batches(self.train_set):
+                loss = self.cross_entropy_of_each(self.forward(x)[1], y).sum() / len(self.train_set)
+                self._gradient += gradient_of(loss, self._head, twice=False)
 
     def loss(self, batch: Batch) -> Terms:
         """Return both terms, weighted; without G (round 1) cross-entropy alone."""
         terms = super().loss(batch)
         if self.params.lambda_iir > 0 and self._mean is not None:
             g = gradient_of(terms[CE], self._head, twice=True)
-            terms["iir"] = self.params.lambda_iir * disagreement(g, self._mean)
+            terms["iir"] = self.params.lambda_iir * (g - self._mean).square().sum()
         return terms
 
     def finish_round(self, server_round: int) -> Arrays:
         """Contribute the head's gradient at the weights that were received."""
         return {GRADIENT: self._gradient.cpu().numpy()} if self.params.lambda_iir > 0 else {}
-
-    def _of_all_images(self) -> Tensor:
-        """Return the gradient of the mean cross-entropy over all images of the node, (P,)."""
-        self.model.eval()
-        total = torch.zeros(sum(weight.numel() for weight in self._head), device=self.setup.device)
-        for x, y in self.plain_batches(self.train_set):
-            loss = self.cross_entropy_of_each(self.forward(x)[1], y).sum() / len(self.train_set)
-            total += gradient_of(loss, self._head, twice=False)
-        return total

@@ -10,10 +10,9 @@ Symbols: z features, P global prototypes, S semantic ones (``fedshift_clients.me
 C classes, D width.
 """
 
-import torch
 from torch import Tensor
 
-from fedshift_clients.losses.common import unit
+from fedshift_clients.losses.common import LOWEST, cosines
 from fedshift_clients.losses.prototypes import prototype_distance
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import PrototypeClient, sent_prototypes
@@ -33,10 +32,8 @@ def semantic_prototypes(prototypes: Tensor, present: Tensor, tau: float) -> Tens
     Returns:
         S, (C, D); of a class without a prototype it means nothing.
     """
-    p = unit(prototypes)
-    with torch.autocast(p.device.type, enabled=False):  # which would multiply in bfloat16
-        alike = (p @ p.T / tau).masked_fill(~present[None, :], torch.finfo(torch.float32).min)  # C x C
-        return alike.softmax(dim=1) @ prototypes.float()
+    alike = (cosines(prototypes) / tau).masked_fill(~present, LOWEST)  # C x C
+    return alike.softmax(dim=1) @ prototypes.float()
 
 
 class FedMLPClient(PrototypeClient[FedMLPParams]):

@@ -17,14 +17,15 @@ import torch
 from torch import Tensor
 
 from fedshift_clients.base import Phase
-from fedshift_clients.methods import heads
+from fedshift_clients.methods.common import names_of, put, sent
+from fedshift_clients.methods.heads import HeadFirst
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import contribution, sent_prototypes
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.fedpac import FedPACParams
-from fedshift_core.wire.names import CLASSIFIER
+from fedshift_core.wire.names import CLASSIFIER, HEAD
 
 
 def alignment(features: Tensor, y: Tensor, targets: Tensor) -> Tensor:
@@ -63,7 +64,7 @@ def statistics(means: Tensor, squares: Tensor, counts: Tensor) -> tuple[Tensor, 
     return h.float(), torch.clamp(v, min=0).float()[None]  # below 0 by rounding only
 
 
-class FedPACClient(heads.HeadFirst[FedPACParams]):
+class FedPACClient(HeadFirst[FedPACParams]):
     """Trains the head, then the body on cross-entropy + lambda ||z - G^y||^2; contributes statistics of features."""
 
     @classmethod
@@ -74,8 +75,7 @@ class FedPACClient(heads.HeadFirst[FedPACParams]):
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: FedPACParams) -> frozenset[str]:
         """Keep the head on the node where heads are not combined."""
-        own = () if params.combine_heads else model.state_dict()
-        return super().private(model, config, params) | {name for name in own if name.startswith(CLASSIFIER)}
+        return super().private(model, config, params) | names_of(model, () if params.combine_heads else CLASSIFIER)
 
     @classmethod
     def personal(cls, model: SplitModel, config: ModelConfig, params: FedPACParams) -> bool:
@@ -89,11 +89,17 @@ class FedPACClient(heads.HeadFirst[FedPACParams]):
 
     def received(self) -> None:
         """Put the node's own head into the model; until it has been given one, the average that came serves."""
-        heads.put(self.model.classifier, heads.sent_head(self))
+        put(self.model.classifier, sent(self, HEAD))
 
     def start_round(self, server_round: int) -> None:
-        """Take the statistics of the received body's features; read the global prototypes."""
-        means, squares, counts = self._look()
+        """Take the statistics of the received body's features, and of their squares; read the global prototypes."""
+
+        def encode(x: Tensor) -> Tensor:
+            z = self.forward(x)[0]
+            return torch.cat([z, z.square().sum(dim=1, keepdim=True)], dim=1)
+
+        averages, counts = self.class_means_of(encode)  # C x (D + 1), C
+        means, squares = averages[:, :-1], averages[:, -1]
         self._statistics: Arrays = {}
         if self.params.combine_heads:
             h, v = statistics(means, squares, counts)
@@ -107,29 +113,17 @@ class FedPACClient(heads.HeadFirst[FedPACParams]):
         """Return the head's phase and the body's."""
         p, head = self.params, (CLASSIFIER,)
         return [
-            Phase(p.head_epochs, trains=head, lr=p.head_lr, loss=super().loss),
+            Phase(p.head_epochs, trains=head, lr=p.head_lr),
             Phase(self.setup.train.epochs, freezes=head, fresh=True),
         ]
 
-    def loss(self, batch: Batch) -> Terms:
-        """Return the body's terms, weighted; in round 1 cross-entropy alone."""
-        features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": self.cross_entropy(logits, batch.y)}
-        if self._targets is not None:
-            terms["align"] = self.params.lambda_align * alignment(features, batch.y, self._targets)
-        return terms
+    def own_terms(self, features: Tensor, batch: Batch) -> Terms:
+        """Return the alignment of the body, weighted; none in round 1 and while the head trains."""
+        if self._targets is None or self.phase.trains is not None:
+            return {}
+        return {"align": self.params.lambda_align * alignment(features, batch.y, self._targets)}
 
     def finish_round(self, server_round: int) -> Arrays:
         """Contribute prototypes of the trained body, and the statistics of the received one."""
         aligned = contribution(*self.class_prototypes()) if self.params.lambda_align > 0 else {}
         return aligned | self._statistics
-
-    def _look(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return means (C, D), mean squared norms (C,) and numbers (C,) of each class's features."""
-
-        def encode(x: Tensor) -> Tensor:
-            z = self.forward(x)[0]
-            return torch.cat([z, z.square().sum(dim=1, keepdim=True)], dim=1)
-
-        means, counts = self.class_means_of(encode)
-        return means[:, :-1], means[:, -1], counts

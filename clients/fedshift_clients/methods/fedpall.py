@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedshift_clients.methods import heads
+from fedshift_clients.methods.common import put, sent
 from fedshift_clients.methods.own_models import KeepsModel
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import contribution, sent_prototypes
@@ -28,6 +28,7 @@ from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainCo
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.methods.fedpall import Contrast, FedPallParams
+from fedshift_core.wire.names import HEAD
 
 EPS = 1e-5  # of BatchNorm
 
@@ -107,13 +108,10 @@ class FedPallClient(KeepsModel[FedPallParams]):
     def start_round(self, server_round: int) -> None:
         """Put the server's classifier into the model, and read amplifier and prototypes."""
         p, own = self.params, self.model.classifier.state_dict()
-        sent = heads.sent_head(self) if p.take > 0 else {}
-        heads.put(self.model.classifier, {name: (1 - p.take) * own[name] + p.take * new for name, new in sent.items()})
-        self._amplifier = {
-            name.removeprefix(AMPLIFIER): torch.from_numpy(array.copy()).to(self.setup.device)
-            for name, array in self.knowledge.items()
-            if name.startswith(AMPLIFIER)
-        }
+        if p.take > 0:
+            head = sent(self, HEAD)
+            put(self.model.classifier, {name: (1 - p.take) * own[name] + p.take * new for name, new in head.items()})
+        self._amplifier = sent(self, AMPLIFIER)
         self._prototypes = sent_prototypes(self)
 
     def own_terms(self, features: Tensor, batch: Batch) -> Terms:
@@ -121,8 +119,7 @@ class FedPallClient(KeepsModel[FedPallParams]):
         p = self.params
         terms: Terms = {}
         if p.lambda_adv > 0 and self._amplifier:
-            amplified = amplifier(features, self._amplifier)
-            terms["adv"] = p.lambda_adv * confusion(amplified)
+            terms["adv"] = p.lambda_adv * confusion(amplifier(features, self._amplifier))
         if p.lambda_con > 0 and self._prototypes is not None:
             near = collaboration(features, batch.y, *self._prototypes, p.tau, p.contrast)
             terms["con"] = p.lambda_con * near

@@ -16,13 +16,12 @@ Prototypes are constants; features carry gradients.
 """
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedshift_clients import losses
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses.common import unit
+from fedshift_clients.losses.common import class_means, cosines, mean_share, unit
+from fedshift_clients.methods.common import labelled_prototypes
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import MOST_CLUSTERS, finch_groups
@@ -41,9 +40,7 @@ def sparse_similarity(features: Tensor, prototypes: Tensor, alpha: float) -> Ten
         prototypes: v, (P, D).
         alpha: Above 0 and at most 1; 1 is the cosine itself, where it is not negative.
     """
-    z, v = unit(features), unit(prototypes)
-    with torch.autocast(z.device.type, enabled=False):  # which would multiply in bfloat16
-        return (z @ v.T).clamp(min=LEAST_COSINE) ** alpha
+    return cosines(features, prototypes).clamp(min=LEAST_COSINE) ** alpha
 
 
 def sparse_contrast(
@@ -66,13 +63,7 @@ def sparse_contrast(
     Returns:
         A scalar; 0 if no sample of the batch has a prototype.
     """
-    similarity = sparse_similarity(features, prototypes, alpha) / tau  # B x P
-    positive = y[:, None] == labels[None, :]  # B x P
-    has = positive.any(dim=1)
-    # The lowest float, not -inf: a row without a positive would give NaN in the backward pass.
-    numerator = similarity.masked_fill(~positive, torch.finfo(torch.float32).min).logsumexp(dim=1)
-    per_sample = (similarity.logsumexp(dim=1) - numerator).masked_fill(~has, 0.0)
-    return per_sample.sum() / has.sum().clamp(min=1)
+    return mean_share(sparse_similarity(features, prototypes, alpha) / tau, y, labels)
 
 
 def correction(features: Tensor, y: Tensor, means: Tensor, present: Tensor) -> Tensor:
@@ -99,23 +90,21 @@ class FedPLVMClient(DomainClient[FedPLVMParams]):
 
     def start_round(self, server_round: int) -> None:
         """Read the global cluster prototypes and average them by class."""
-        self._prototypes, self._labels = self.tensor("prototypes"), self.tensor("labels")  # P x D, P
-        if self._prototypes is not None and self._labels is not None:
-            means, counts = losses.class_means(self._prototypes, self._labels, self.model.num_classes)
-            self._means, self._present = means, counts > 0
+        self._sent = labelled_prototypes(self)  # P x D, P
+        if self._sent is not None:
+            self._means, counts = class_means(*self._sent, self.model.num_classes)
+            self._present = counts > 0
 
     def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return both terms, weighted; none without prototypes (round 1)."""
         p = self.params
         terms: Terms = {}
-        if p.lambda_proto == 0 or self._prototypes is None or self._labels is None:
+        if p.lambda_proto == 0 or self._sent is None:
             return terms
         if p.use_contrast:
-            contrast = sparse_contrast(features, batch.y, self._prototypes, self._labels, p.tau, p.alpha)
-            terms["sparse"] = p.lambda_proto * contrast
+            terms["sparse"] = p.lambda_proto * sparse_contrast(features, batch.y, *self._sent, p.tau, p.alpha)
         if p.use_correction:
-            turned = correction(features, batch.y, self._means, self._present)
-            terms["correct"] = p.lambda_proto * turned
+            terms["correct"] = p.lambda_proto * correction(features, batch.y, self._means, self._present)
         return terms
 
     def finish_round(self, server_round: int) -> Arrays:
@@ -124,23 +113,16 @@ class FedPLVMClient(DomainClient[FedPLVMParams]):
             return {}
         z, y = self.encoded(self.train_set, self.encode)[0].cpu().numpy(), self.train_set.y
         rng = generator(self.setup.seed, "fedplvm-images", self.setup.index, server_round)
-        means: list[NDArray[np.float32]] = []
-        labels: list[int] = []
-        counts: list[int] = []
+        means, labels, counts = list[NDArray[np.float32]](), list[int](), list[int]()
         for k in np.unique(y).tolist():
-            members = z[self._some(np.flatnonzero(y == k), rng)]  # images x D
-            clusters = [np.arange(len(members))]
+            places = np.flatnonzero(y == k)
+            clusters = [np.arange(len(places))]
             if self.params.cluster_locally:
-                clusters = finch_groups(members, early_exit=False)
+                if len(places) > self.params.most_images:
+                    places = np.sort(rng.choice(places, self.params.most_images, replace=False))
+                clusters = finch_groups(z[places], early_exit=False)
             for cluster in sorted(clusters, key=len)[-MOST_CLUSTERS:] if len(clusters) > MOST_CLUSTERS else clusters:
-                means.append(members[cluster].mean(axis=0, dtype=np.float64).astype(np.float32))
+                means.append(z[places[cluster]].mean(axis=0, dtype=np.float64).astype(np.float32))
                 labels.append(k)
                 counts.append(len(cluster))
         return {"prototypes": np.stack(means), "labels": np.array(labels), "counts": np.array(counts)}
-
-    def _some(self, places: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the images of a class that are clustered: all, or a sample of ``most_images``."""
-        most = self.params.most_images
-        if not self.params.cluster_locally or len(places) <= most:
-            return places
-        return np.sort(rng.choice(places, most, replace=False))

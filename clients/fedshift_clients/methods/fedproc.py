@@ -10,8 +10,9 @@ Deviations: (1) without global prototypes (round 1) the loss is cross-entropy al
 leave nothing; (2) the contrast is on the encoder's features, without a projection; (3) tau is a choice.
 """
 
-from fedshift_clients import losses
 from fedshift_clients.base import DomainClient
+from fedshift_clients.losses.common import prototype_contrast
+from fedshift_clients.methods.common import labelled_prototypes
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import contribution
 from fedshift_core.arrays import Arrays
@@ -23,16 +24,16 @@ class FedProcClient(DomainClient[FedProcParams]):
 
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and this round's alpha."""
-        self._prototypes, self._labels = self.tensor("prototypes"), self.tensor("labels")
-        self._alpha = None if self._prototypes is None else float(self.scalars["alpha"])
+        self._sent = labelled_prototypes(self)
+        self._alpha = float(self.scalars["alpha"]) if self._sent else 0.0
 
     def loss(self, batch: Batch) -> Terms:
         r"""Return both terms of :math:`\alpha_t\mathcal L_{gpc}+(1-\alpha_t)\mathrm{CE}`, weighted."""
         features, logits = self.forward(batch.x)  # B x D, B x C
         ce = self.cross_entropy(logits, batch.y)
-        if not self.params.use_gpc or self._alpha is None or self._prototypes is None or self._labels is None:
+        if not self.params.use_gpc or self._sent is None:
             return {"ce": ce}
-        contrast = losses.prototype_contrast(features, batch.y, self._prototypes, self._labels, self.params.tau)
+        contrast = prototype_contrast(features, batch.y, *self._sent, self.params.tau)
         return {"ce": (1 - self._alpha) * ce, "gpc": self._alpha * contrast}
 
     def finish_round(self, server_round: int) -> Arrays:

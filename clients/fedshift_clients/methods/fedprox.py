@@ -13,21 +13,28 @@ own; (2) the server averages by number of images (the paper draws nodes by that 
 from torch import Tensor
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses import proximal as terms_of_fedprox
+from fedshift_clients.losses.proximal import proximal
 from fedshift_core.methods.fedprox import FedProxParams
+from fedshift_core.params import P
 
 
-class FedProxClient(DomainClient[FedProxParams]):
-    """Cross-entropy + mu/2 ||w - w^t||^2 over the parameters that travel; buffers and private parts are free."""
+class HeldToReceived(DomainClient[P]):
+    """Pairs each parameter that travels with a point, w^t unless a method changes it; buffers and private parts not."""
 
     def start_round(self, server_round: int) -> None:
         """Pair each weight with what it was in w^t."""
-        named = [(name, p) for name, p in self.model.named_parameters() if name in self.received_weights]
-        self._weights = [p for _, p in named]
-        self._global = [self.received_weights[name] for name, _ in named]
+        received = self.received_weights
+        self._weights = {name: weight for name, weight in self.model.named_parameters() if name in received}
+        self._held_to = {name: received[name] for name in self._weights}
+
+    def distance(self, weight: float) -> Tensor:
+        """Return half the squared distance of the weights from their points, times ``weight``."""
+        return proximal(list(self._weights.values()), list(self._held_to.values()), weight)
+
+
+class FedProxClient(HeldToReceived[FedProxParams]):
+    """Cross-entropy + mu/2 ||w - w^t||^2 over the parameters that travel; buffers and private parts are free."""
 
     def weight_losses(self) -> dict[str, Tensor]:
         """Return the proximal term (Eq. 2)."""
-        if self.params.mu == 0:
-            return {}
-        return {"prox": terms_of_fedprox.proximal(self._weights, self._global, self.params.mu)}
+        return {"prox": self.distance(self.params.mu)} if self.params.mu else {}

@@ -13,25 +13,16 @@ B batch, D width of the level.
 s_ij is the cosine of the features of two samples.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses.common import unit
+from fedshift_clients.losses.common import LOWEST, cosines
 from fedshift_clients.models.levels import level_features, levels_of
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_core.methods.fedrcl import FedRCLParams
-
-
-def cosines_of(features: Tensor) -> Tensor:
-    """Return s, (B, B), of features (B, D), in float32."""
-    f = unit(features)
-    with torch.autocast(f.device.type, enabled=False):  # which would multiply in bfloat16
-        return f @ f.T
 
 
 def hard_contrast(s: Tensor, y: Tensor, tau: float, negatives: int) -> Tensor:
@@ -53,9 +44,8 @@ def hard_contrast(s: Tensor, y: Tensor, tau: float, negatives: int) -> Tensor:
     """
     same = y[:, None] == y[None, :]  # B x B
     positive = s.masked_fill(~same, torch.inf).amin(dim=1, keepdim=True)  # B x 1
-    # The lowest float, not -inf, of which differences are not numbers.
-    others = s.masked_fill(same, torch.finfo(torch.float32).min).topk(min(negatives, len(y)), dim=1).values
-    logits = torch.cat([positive, others], dim=1).div(tau).clamp(min=torch.finfo(torch.float32).min)
+    others = s.masked_fill(same, LOWEST).topk(min(negatives, len(y)), dim=1).values
+    logits = torch.cat([positive, others], dim=1).div(tau).clamp(min=LOWEST)  # differences of -inf are not numbers
     return (logits.logsumexp(dim=1) - logits[:, 0]).mean()
 
 
@@ -105,15 +95,11 @@ class FedRCLClient(DomainClient[FedRCLParams]):
         with level_features(levels if p.levels == "all" else levels[-1:]) as maps:
             _, logits = self.forward(batch.x)
         terms = {"ce": self.cross_entropy(logits, batch.y)}
-        cosines = [cosines_of(f.relu() if p.feature_relu else f) for f in maps]
+        similar = [cosines(f.relu() if p.feature_relu else f) for f in maps]
         if p.lambda_scl > 0:
-            contrast = _mean(lambda s: hard_contrast(s, batch.y, p.tau, p.negatives), cosines)
-            terms["scl"] = p.lambda_scl * contrast
+            each = [hard_contrast(s, batch.y, p.tau, p.negatives) for s in similar]
+            terms["scl"] = p.lambda_scl * torch.stack(each).mean()
         if p.lambda_penalty > 0:
-            penalty = _mean(lambda s: divergence_penalty(s, batch.y, p.tau, p.threshold), cosines)
-            terms["penalty"] = p.lambda_penalty * penalty
+            each = [divergence_penalty(s, batch.y, p.tau, p.threshold) for s in similar]
+            terms["penalty"] = p.lambda_penalty * torch.stack(each).mean()
         return terms
-
-
-def _mean(term: Callable[[Tensor], Tensor], cosines: list[Tensor]) -> Tensor:
-    return torch.stack([term(s) for s in cosines]).mean()

@@ -14,12 +14,12 @@ is left out.
 """
 
 from fedshift_clients.base import Phase
+from fedshift_clients.methods.common import names_of
 from fedshift_clients.methods.heads import HeadFirst
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.methods.fedrep import FedRepParams
-
-HEAD = "classifier."  # begins the names of the head
+from fedshift_core.wire.names import CLASSIFIER
 
 
 class FedRepClient(HeadFirst[FedRepParams]):
@@ -33,9 +33,7 @@ class FedRepClient(HeadFirst[FedRepParams]):
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: FedRepParams) -> frozenset[str]:
         """Return the head's names."""
-        names = super().private(model, config, params)
-        head = frozenset(name for name in model.state_dict() if name.startswith(HEAD))
-        return names | head if params.personal_head else names
+        return super().private(model, config, params) | names_of(model, CLASSIFIER if params.personal_head else ())
 
     def phases(self, server_round: int) -> list[Phase]:
         """Return the head's epochs, then the body's."""
@@ -45,4 +43,4 @@ class FedRepClient(HeadFirst[FedRepParams]):
         if head_epochs is None:  # both together have train.epochs, each at least one
             body_epochs = min(body_epochs, max(epochs - 1, 1))
             head_epochs = max(epochs - body_epochs, 1)
-        return [Phase(head_epochs, trains=(HEAD,)), Phase(body_epochs, freezes=(HEAD,))]
+        return [Phase(head_epochs, trains=(CLASSIFIER,)), Phase(body_epochs, freezes=(CLASSIFIER,))]

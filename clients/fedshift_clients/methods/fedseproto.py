@@ -16,8 +16,9 @@ Symbols: z general, z^s semantic, z^d domain features, c_g global prototypes. Al
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,21 +26,21 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient, Phase
-from fedshift_clients.models import networks
-from fedshift_clients.models.networks import Blueprint, SplitModel
-from fedshift_clients.training import precision
+from fedshift_clients.methods.common import autocast, names_of
+from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import contribution, sent_prototypes
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.methods.fedseproto import FedSeProtoParams, Reduction
+from fedshift_core.wire.names import CLASSIFIER
 
 MAX_KL = 50.0  # divergences above it count as it (A2)
 VARIANCE_EPS = 1e-6  # keeps the logarithm of a dimension that does not vary in a batch
 
 
-def gaussian_kl(mean: Tensor, log_variance: Tensor, reduction: Reduction = "mean") -> Tensor:
+def gaussian_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
     r"""Pull the distribution of each code to the standard normal one (Eq. 10, A7 i).
 
     .. math:: \frac1B\sum_i\frac1D\sum_j\tfrac12(\mu_{ij}^2+\sigma_{ij}^2-\log\sigma_{ij}^2-1)
@@ -47,58 +48,46 @@ def gaussian_kl(mean: Tensor, log_variance: Tensor, reduction: Reduction = "mean
     Args:
         mean: mu, (B, D).
         log_variance: log sigma^2, (B, D).
-        reduction: ``sum`` is D times as much, the divergence itself.
 
     Returns:
-        A scalar, not negative.
+        A scalar, not negative; D times as much is the divergence itself.
     """
     mu, log_var = mean.float(), log_variance.float()
-    return 0.5 * (mu.square() + log_var.exp() - log_var - 1).mean() * _times(mu, reduction)
+    return 0.5 * (mu.square() + log_var.exp() - log_var - 1).mean()
 
 
-def moment_kl(codes: Tensor, reduction: Reduction = "mean") -> Tensor:
+def moment_kl(codes: Tensor) -> Tensor:
     r"""Pull the Gaussian fitted to each dimension of the batch to the standard normal one (A7 ii).
 
     .. math:: \frac1D\sum_j\tfrac12(m_j^2+v_j-\log v_j-1)
 
     Args:
         codes: z^s or z^d, (B, D); m and v are their mean and variance (divided by B) over the batch.
-        reduction: ``sum`` is D times as much.
 
     Returns:
         A scalar. One sample has no variance: only the mean's part, as if v were 1.
     """
     z = codes.float()
     m = z.mean(dim=0)  # D
-    if len(z) == 1:
-        return 0.5 * m.square().mean() * _times(z, reduction)
-    v = (z - m).square().mean(dim=0)  # D
-    return 0.5 * (m.square() + v - (v + VARIANCE_EPS).log() - 1).mean() * _times(z, reduction)
+    each = m.square()
+    if len(z) > 1:
+        v = (z - m).square().mean(dim=0)  # D
+        each = each + v - (v + VARIANCE_EPS).log() - 1
+    return 0.5 * each.mean()
 
 
-def squared_norm(codes: Tensor, reduction: Reduction = "mean") -> Tensor:
+def squared_norm(codes: Tensor) -> Tensor:
     r"""Return :math:`\frac1B\sum_i\frac1{2D}\|z_i\|^2`: what a fixed variance leaves of the KL (A7 iii).
 
     Args:
         codes: z^s or z^d, (B, D).
-        reduction: ``sum`` is D times as much.
     """
-    return 0.5 * codes.float().square().mean() * _times(codes, reduction)
+    return 0.5 * codes.float().square().mean()
 
 
-def _times(codes: Tensor, reduction: Reduction) -> int:
-    """Return what makes of a mean over the dimensions of codes (B, D) what is asked for."""
+def times(codes: Tensor, reduction: Reduction) -> int:
+    """Return what makes of a mean over the dimensions of codes (B, D) what is asked for: D for their sum."""
     return codes.shape[1] if reduction == "sum" else 1
-
-
-def reconstruction(images: Tensor, decoded: Tensor) -> Tensor:
-    """Return the mean squared error (Eq. 10): per value, as its name says, inside the mean over the batch (A6).
-
-    Args:
-        images: x on the scale 0 to 1, (B, 3, H, W).
-        decoded: G([z^s, z^d]), same shape.
-    """
-    return F.mse_loss(decoded.float(), images.float())
 
 
 def distillation(
@@ -131,9 +120,10 @@ def distillation(
     log_t, log_s, log_d = (
         F.log_softmax(logits.float() / temperature, dim=1) for logits in (teacher.detach(), semantic, domain)
     )  # B x C
-    reverse = direction == "student_teacher"
-    s1 = _divergence(log_s, log_t) if reverse else _divergence(log_t, log_s)  # B
-    s2 = _divergence(log_d, log_t) if reverse else _divergence(log_t, log_d)  # B
+    s1, s2 = (
+        _divergence(log_t, log_q) if direction == "teacher_student" else _divergence(log_q, log_t)
+        for log_q in (log_s, log_d)
+    )  # B
     return F.softplus(s1 - s2 if form == "corrected" else s2 - s1).mean()
 
 
@@ -167,7 +157,7 @@ def prototype_distance(
     Returns:
         A scalar; 0 if no sample of the batch has a prototype.
     """
-    squared = (codes.float() - prototypes.float()[y]).square().mean(dim=1) * _times(codes, dimensions)  # B
+    squared = (codes.float() - prototypes.float()[y]).square().mean(dim=1) * times(codes, dimensions)  # B
     weight = present[y].float()  # B
     if reduction == "class_mean":
         weight = weight / torch.bincount(y, minlength=len(prototypes))[y]
@@ -212,10 +202,6 @@ class SideEncoder(nn.Module):
         log_variance = self.log_variance(z).float().clamp(-LOG_VARIANCE, LOG_VARIANCE)
         return Code(mean, mean + (0.5 * log_variance).exp() * noise, log_variance)
 
-    def __call__(self, z: Tensor, noise: Tensor | None = None) -> Code:
-        """Typed as :meth:`forward`."""
-        return cast(Code, super().__call__(z, noise))
-
 
 class Decoder(nn.Module):
     """G: FC to 128 x 4 x 4, then transposed convolutions until the map covers the image (A11).
@@ -253,12 +239,19 @@ class FedSeProtoModel(SplitModel):
         decoder: G, private.
     """
 
-    def __init__(self, network: SplitModel, semantic: SideEncoder, domain: SideEncoder, decoder: Decoder) -> None:
+    def __init__(self, network: SplitModel, plan: Blueprint, params: FedSeProtoParams) -> None:
         super().__init__(network.encoder, network.feature_dim, network.num_classes)
         self.classifier = network.classifier
-        self.semantic = semantic
-        self.domain = domain
-        self.decoder = decoder
+        width = network.feature_dim
+        # Each from numbers of its own, so that no switch changes another part.
+        self.semantic, self.domain = (
+            initialised(plan.seed, f"fedseproto-{name}", lambda: SideEncoder(width, gaussian=params.samples))
+            for name in ("semantic", "domain")
+        )
+        if params.semantic_start == "identity":
+            nn.init.eye_(self.semantic.mean.weight)
+            nn.init.zeros_(self.semantic.mean.bias)
+        self.decoder = initialised(plan.seed, "fedseproto-decoder", lambda: Decoder(2 * width, plan.size))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the means of z^s (B, D) and logits (B, C) of images (B, 3, H, W)."""
@@ -288,28 +281,14 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
     def build_model(cls, plan: Blueprint, params: FedSeProtoParams) -> FedSeProtoModel:
         """Build the network with FedAvg's initial weights and add F^s, F^d and G."""
         network = super().build_model(plan, params)
-        width, gaussian = network.feature_dim, params.samples
-
-        def side(name: str) -> SideEncoder:  # each from numbers of its own, so that no switch changes another part
-            return networks.initialised(plan.seed, f"fedseproto-{name}", lambda: SideEncoder(width, gaussian=gaussian))
-
-        semantic, domain = side("semantic"), side("domain")
-        if params.semantic_start == "identity":
-            nn.init.eye_(semantic.mean.weight)
-            nn.init.zeros_(semantic.mean.bias)
-        decoder = networks.initialised(plan.seed, "fedseproto-decoder", lambda: Decoder(2 * width, plan.size))
-        return networks.initialised(
-            plan.seed, "fedseproto-model", lambda: FedSeProtoModel(network, semantic, domain, decoder)
-        )
+        return initialised(plan.seed, "fedseproto-model", lambda: FedSeProtoModel(network, plan, params))
 
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: FedSeProtoParams) -> frozenset[str]:
         """Keep F^d and G on the node; everything, where nodes have different networks."""
         if config.per_node:
             return frozenset(model.state_dict())
-        return super().private(model, config, params) | {
-            name for name in model.state_dict() if name.startswith(PRIVATE)
-        }
+        return super().private(model, config, params) | names_of(model, PRIVATE)
 
     @classmethod
     def personal(cls, model: SplitModel, config: ModelConfig, params: FedSeProtoParams) -> bool:
@@ -329,19 +308,22 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
         if p.schedule == "joint":
             return [Phase(epochs)]
         first = p.phase1_epochs if p.schedule == "two_phase_each_round" or server_round == 1 else 0
-        return [Phase(first, loss=self._plain_loss), Phase(epochs - first, freezes=("classifier.",))]
+        return [Phase(first, loss=self._plain_loss), Phase(epochs - first, freezes=(CLASSIFIER,))]
 
     def _plain_loss(self, batch: Batch) -> Terms:
         """Return the cross-entropy of H(F(x)), phase 1."""
-        with precision.autocast(self.setup.train.precision, self.setup.device):
+        with autocast(self):
             return {"ce_base": self.cross_entropy(self.model.classifier(self.model.encoder(batch.x)), batch.y)}
 
     def loss(self, batch: Batch) -> Terms:
         """Return the weighted terms of Eq. 15, phase 2."""
         p = self.params
-        with precision.autocast(self.setup.train.precision, self.setup.device):
+        noise: Sequence[Tensor | None] = (None, None)  # standard normal, (B, D) each; None where codes are points
+        with autocast(self):
             z = self.model.encoder(batch.x)  # B x D
-            noise = self._draw_noise(len(z))
+            if p.samples:
+                drawn = torch.randn(2, len(z), self.model.feature_dim, generator=self._rng)
+                noise = drawn.to(self.setup.device).unbind()
             semantic, domain = self._codes(z, noise)
             terms = {"ce": self.cross_entropy(self.model.classifier(semantic.sample), batch.y)}
             if p.use_kd and p.alpha > 0:
@@ -359,16 +341,9 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
         """Contribute the class means of z^s of the trained encoders, in evaluation mode (Eq. 12)."""
         return contribution(*self.class_prototypes())
 
-    def _draw_noise(self, b: int) -> Tensor | None:
-        """Draw standard normal noise (2, B, D) for z^s and z^d; None where codes are points."""
-        if not self.params.samples:
-            return None
-        return torch.randn(2, b, self.model.feature_dim, generator=self._rng).to(self.setup.device)
-
-    def _codes(self, z: Tensor, noise: Tensor | None) -> tuple[Code, Code]:
+    def _codes(self, z: Tensor, noise: Sequence[Tensor | None]) -> tuple[Code, Code]:
         """Return z^s and z^d of z (B, D)."""
-        for_semantic, for_domain = (None, None) if noise is None else noise
-        return self.model.semantic(z, for_semantic), self.model.domain(z, for_domain)
+        return self.model.semantic(z, noise[0]), self.model.domain(z, noise[1])
 
     def _distillation(self, z: Tensor, semantic: Code, domain: Code) -> Tensor:
         """Eq. 11, with the teacher H(z) of the batch itself and an H that does not learn from it (A4)."""
@@ -383,14 +358,15 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
         )
 
     def _information(self, x: Tensor, semantic: Code, domain: Code) -> Tensor:
-        """Eq. 10: the divergences of both codes from the prior, and the error of the image decoded from them."""
+        """Eq. 10: the divergences of both codes from the prior, and the error of the image decoded from them.
+
+        The error is the mean one per value, as its name says, inside the mean over the batch (A6).
+        """
         decoded = self.model.decoder(torch.cat([semantic.sample, domain.sample], dim=1))
-        prior = sum(self._divergence(code) for code in (semantic, domain))
-        return prior + reconstruction(x * self._std + self._mean, decoded)
+        prior = sum(self._divergence(code) * times(code.mean, self.params.reduction) for code in (semantic, domain))
+        return prior + F.mse_loss(decoded, x * self._std + self._mean)
 
     def _divergence(self, code: Code) -> Tensor:
-        p = self.params
         if code.log_variance is not None:
-            return gaussian_kl(code.mean, code.log_variance, p.reduction)
-        divergence = moment_kl if p.mi_form == "batch_moment" else squared_norm
-        return divergence(code.mean, p.reduction)
+            return gaussian_kl(code.mean, code.log_variance)
+        return moment_kl(code.mean) if self.params.mi_form == "batch_moment" else squared_norm(code.mean)

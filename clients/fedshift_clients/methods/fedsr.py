@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
+from fedshift_clients.methods.common import autocast, names_of
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
-from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
@@ -50,7 +50,7 @@ def conditional_information(mean: Tensor, deviation: Tensor, class_mean: Tensor,
         =\frac1B\sum_i\sum_d\Big(\log\frac{s}{\sigma}+\frac{\sigma^2+(\mu-m)^2}{2s^2}-\frac12\Big)
 
     Args:
-        mean: mu, (B, D).
+        mean: mu, (B, D), float32 as all.
         deviation: sigma, (B, D), above 0.
         class_mean: m of each image's class, (B, D).
         class_deviation: s of each image's class, (B, D), above 0.
@@ -58,9 +58,6 @@ def conditional_information(mean: Tensor, deviation: Tensor, class_mean: Tensor,
     Returns:
         A scalar in float32.
     """
-    mean, deviation, class_mean, class_deviation = (
-        tensor.float() for tensor in (mean, deviation, class_mean, class_deviation)
-    )
     squares = deviation.square() + (mean - class_mean).square()
     each = torch.log(class_deviation) - torch.log(deviation) + squares / (2 * class_deviation.square()) - 0.5
     return each.sum(dim=1).mean()
@@ -101,8 +98,8 @@ class GaussianModel(SplitModel):
     def start_round(self, rng: torch.Generator) -> None:
         """Take this round's noise from a CPU generator; it is drawn on the model's device."""
         self.seen = None
-        self._rng = torch.Generator(self.classifier.weight.device)
-        self._rng.manual_seed(int(torch.randint(2**62, (), generator=rng)))
+        seed = int(torch.randint(2**62, (), generator=rng))
+        self._rng = torch.Generator(self.classifier.weight.device).manual_seed(seed)
 
     def distribution(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return mu and sigma of images (B, 3, H, W), (B, D) each, float32."""
@@ -142,8 +139,7 @@ class FedSRClient(DomainClient[FedSRParams]):
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: FedSRParams) -> frozenset[str]:
         """Return the names of r(z|y), and of BatchNorm if ``bn = local``."""
-        own = frozenset(name for name in model.state_dict() if name.startswith(PRIVATE))
-        return own | super().private(model, config, params)
+        return names_of(model, PRIVATE) | super().private(model, config, params)
 
     @classmethod
     def personal(cls, model: SplitModel, config: ModelConfig, params: FedSRParams) -> bool:
@@ -164,18 +160,16 @@ class FedSRClient(DomainClient[FedSRParams]):
         if p.alpha_l2r > 0:
             terms["l2r"] = p.alpha_l2r * length(features, p.l2r)
         if p.alpha_cmi > 0:
-            held = self.model.reference
-            class_mean, class_deviation = held.mean[batch.y], F.softplus(held.deviation)[batch.y]
-            terms["cmi"] = p.alpha_cmi * conditional_information(
-                mean * held.scale, deviation * held.scale, class_mean, class_deviation
-            )
+            r, y = self.model.reference, batch.y
+            of_class = r.mean[y], F.softplus(r.deviation)[y]
+            terms["cmi"] = p.alpha_cmi * conditional_information(mean * r.scale, deviation * r.scale, *of_class)
         return terms
 
     def predict(self, x: Tensor) -> Tensor:
         """Return logits of mu (B, C), or the logarithm of what samples of z say on average."""
         if self.params.test == "mean":
             return super().predict(x)
-        with precision.autocast(self.setup.train.precision, self.setup.device):
+        with autocast(self):
             mean, deviation = self.model.distribution(x)
             z = mean + deviation * self._test_noise().to(mean.device)[:, None]  # S x B x D
             logits = self.model.classifier(z.flatten(0, 1)).float().unflatten(0, z.shape[:2])

@@ -22,14 +22,12 @@ test image, is left out.
 B batch, C classes, D feature width.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedshift_clients.base import Phase, Scores
+from fedshift_clients.methods.common import names_of, put
 from fedshift_clients.methods.heads import HeadFirst
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
 from fedshift_clients.training.batches import Batch, Terms
@@ -42,6 +40,8 @@ from fedshift_datasets.base import ImageSet
 
 STILL = 1e-5  # a batch whose weights have a gradient of a smaller norm is done
 EPS = 1e-6  # least product of norms in the cosine
+
+Pair = tuple[Tensor, Tensor]  # of the global and of the personal head
 
 
 def balanced_cross_entropy(logits: Tensor, y: Tensor, counts: Tensor) -> Tensor:
@@ -83,9 +83,7 @@ def history(features: Tensor, last: Tensor | None, alpha: float) -> Tensor:
     return torch.stack(averages)
 
 
-def objective(
-    weights: Tensor, by_global: Tensor, by_personal: Tensor, to_global: Tensor, to_personal: Tensor
-) -> Tensor:
+def objective(weights: Tensor, logits: Pair, distances: Pair) -> Tensor:
     r"""Return what the weights of the two heads are to make small, as a mean over the batch.
 
     .. math:: \rho\,H\big(e^gl^g+e^pl^p\big)+(1-\rho)\big(e^g\|\tilde z-\bar z^g\|+e^p\|\tilde z-\bar z^p\|\big)
@@ -95,19 +93,17 @@ def objective(
 
     Args:
         weights: e, (B, 2): of the global and of the personal head, each row 1 in sum.
-        by_global: l^g, logits of the global head, (B, C).
-        by_personal: l^p, (B, C).
-        to_global: Distance of an image to the federation's mean feature, (B,).
-        to_personal: To the node's own, (B,).
+        logits: l^g and l^p, of the two heads, (B, C) each.
+        distances: Of an image to the federation's mean feature and to the node's own, (B,) each.
 
     Returns:
         A scalar.
     """
-    e_global, e_personal = weights.unbind(dim=1)
-    logits = mixed(weights, by_global, by_personal)
-    entropy = -(logits.softmax(dim=1) * logits.log_softmax(dim=1)).sum(dim=1)
-    rho = F.cosine_similarity(by_global.softmax(dim=1), by_personal.softmax(dim=1), dim=1, eps=EPS)
-    return (rho * entropy + (1 - rho) * (e_global * to_global + e_personal * to_personal)).mean()
+    both = mixed(weights, *logits)
+    entropy = -(both.softmax(dim=1) * both.log_softmax(dim=1)).sum(dim=1)
+    rho = F.cosine_similarity(logits[0].softmax(dim=1), logits[1].softmax(dim=1), dim=1, eps=EPS)
+    far = weights[:, 0] * distances[0] + weights[:, 1] * distances[1]
+    return (rho * entropy + (1 - rho) * far).mean()
 
 
 def mixed(weights: Tensor, by_global: Tensor, by_personal: Tensor) -> Tensor:
@@ -115,29 +111,25 @@ def mixed(weights: Tensor, by_global: Tensor, by_personal: Tensor) -> Tensor:
     return weights[:, :1] * by_global + weights[:, 1:] * by_personal
 
 
-def interpolation(
-    by_global: Tensor, by_personal: Tensor, to_global: Tensor, to_personal: Tensor, *, steps: int, lr: float
-) -> Tensor:
+def interpolation(logits: Pair, distances: Pair, *, steps: int, lr: float) -> Tensor:
     """Return the weights of the two heads for each image. They begin equal; Adam's steps go down the objective.
 
     The steps end for the whole batch where its gradient is nearly nothing, so that the batch is part of the result.
 
     Args:
-        by_global: As in :func:`objective`, all without gradient.
-        by_personal: Likewise.
-        to_global: Likewise.
-        to_personal: Likewise.
+        logits: As in :func:`objective`, without gradient.
+        distances: Likewise.
         steps: How many, at most.
         lr: Adam's learning rate.
 
     Returns:
         (B, 2), each row from 0 up and 1 in sum.
     """
-    given = torch.ones(len(by_global), 2, device=by_global.device, requires_grad=True)
+    given = torch.ones(len(logits[0]), 2, device=logits[0].device, requires_grad=True)
     optimizer = torch.optim.Adam([given], lr=lr)
     for _ in range(steps):
         optimizer.zero_grad(set_to_none=True)
-        loss = objective(given.softmax(dim=1), by_global, by_personal, to_global, to_personal)
+        loss = objective(given.softmax(dim=1), logits, distances)
         loss.backward()  # type: ignore[no-untyped-call]
         assert given.grad is not None
         if given.grad.norm() < STILL:
@@ -158,17 +150,16 @@ class FedTHEClient(HeadFirst[FedTHEParams]):
     _history: Tensor | None = None  # of the pass over test images that goes on
     _own: Tensor | None = None  # z^p of the body that is scored
     _ahead: dict[str, Tensor] | None = None  # the personal head on that body
-    _kept_head: Mapping[str, Tensor] = MappingProxyType({})  # as it was before that
+    _kept_head: dict[str, Tensor] | None = None  # as it was before that
 
     @classmethod
     def build_model(cls, plan: Blueprint, params: FedTHEParams) -> SplitModel:
         """Add the personal head, which has no bias in the code."""
         model = super().build_model(plan, params)
         if params.personal_head:
-            made = initialised(
-                plan.seed, "fedthe-head", lambda: nn.Linear(model.feature_dim, model.num_classes, bias=False)
-            )
-            model.add_module(PERSONAL, made)
+            width, number = model.feature_dim, model.num_classes
+            head = initialised(plan.seed, "fedthe-head", lambda: nn.Linear(width, number, bias=False))
+            model.add_module(PERSONAL, head)
         return model
 
     @classmethod
@@ -187,8 +178,7 @@ class FedTHEClient(HeadFirst[FedTHEParams]):
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: FedTHEParams) -> frozenset[str]:
         """Keep the personal head on the node."""
-        own = (name for name in model.state_dict() if name.startswith(PERSONAL))
-        return super().private(model, config, params) | frozenset(own)
+        return super().private(model, config, params) | names_of(model, PERSONAL)
 
     @classmethod
     def scores_as_sent(cls, params: FedTHEParams) -> bool:
@@ -256,9 +246,7 @@ class FedTHEClient(HeadFirst[FedTHEParams]):
 
     def train_ahead(self, epochs: int | None = None, most: int | None = None) -> None:
         """Train from the personal head as it is, as the node's next round will. The head trained ahead is not used."""
-        state = self.model.state_dict()
-        for name, tensor in self._kept_head.items():
-            state[name].copy_(tensor)
+        put(self.model, self._kept_head or {})
         super().train_ahead(epochs, most)
 
     @property
@@ -267,13 +255,18 @@ class FedTHEClient(HeadFirst[FedTHEParams]):
         return self.params.personal_head and self.params.tta_order == "shuffled"
 
     def score_test(self, test: ImageSet) -> Scores:
-        """Score with the personal head ahead of its next round; put it back."""
+        """Score with the personal head trained as in the node's next round, once for all test sets; put it back."""
         if not self.params.personal_head:
             return super().score_test(test)
         if not self.mixes_tests:
             warn_if_by_class(test.y)
         with self.kept_weights():
-            self._look_ahead()
+            self._kept_head = self._head()
+            if self._ahead is None:
+                with self.round_ahead() as (coming, phases):
+                    self._train(coming, phases[:1])
+                self._ahead, self._own = self._head(), self._mean_feature()
+            put(self.model, self._ahead)
             return super().score_test(test)
 
     def predict(self, x: Tensor) -> Tensor:
@@ -284,11 +277,11 @@ class FedTHEClient(HeadFirst[FedTHEParams]):
         by_personal = self._personal(features)
         with torch.inference_mode(False), torch.enable_grad():
             # Copies: what inference mode made has no gradients, nor may anything be made of it that has.
-            z, l_global, l_personal = (part.detach().clone() for part in (features, by_global, by_personal))
-            weights = self._weights(z, l_global, l_personal)
+            z, *logits = (part.detach().clone() for part in (features, by_global, by_personal))
+            weights = self._weights(z, (logits[0], logits[1]))
         return mixed(weights, by_global, by_personal)
 
-    def _weights(self, z: Tensor, by_global: Tensor, by_personal: Tensor) -> Tensor:
+    def _weights(self, z: Tensor, logits: Pair) -> Tensor:
         """Return e (B, 2) of a batch, and move the history on."""
         p, cfg = self.params, self.setup.train
         averages = history(z, self._history, p.alpha)
@@ -298,18 +291,10 @@ class FedTHEClient(HeadFirst[FedTHEParams]):
             self._own = self._mean_feature()
         sent = self.tensor(FEATURE)
         everybody = self._own if sent is None else sent  # before the first round is over nobody knows more
-        to_global, to_personal = ((compared - mean).norm(dim=1) for mean in (everybody, self._own))
+        distances = (compared - everybody).norm(dim=1), (compared - self._own).norm(dim=1)
         rate = p.lr_times * cfg.lr * cfg.lr_factor(self.server_round + 1, self.setup.rounds)
-        return interpolation(by_global, by_personal, to_global, to_personal, steps=p.steps, lr=rate)
+        return interpolation(logits, distances, steps=p.steps, lr=rate)
 
-    def _look_ahead(self) -> None:
-        """Train the personal head on this body as the node's next round will, once for all test sets."""
-        state = self.model.state_dict()
-        self._kept_head = {name: tensor.clone() for name, tensor in state.items() if name.startswith(PERSONAL)}
-        if self._ahead is None:
-            with self.round_ahead() as (coming, phases):
-                self._train(coming, phases[:1])
-            self._ahead = {name: tensor.clone() for name, tensor in state.items() if name.startswith(PERSONAL)}
-            self._own = self._mean_feature()
-        for name, tensor in self._ahead.items():
-            state[name].copy_(tensor)
+    def _head(self) -> dict[str, Tensor]:
+        """Return a copy of the personal head as it is, by state-dict name; without one nothing."""
+        return {name: self.state[name].clone() for name in names_of(self.model, PERSONAL)}

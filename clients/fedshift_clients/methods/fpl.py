@@ -13,13 +13,12 @@ B batch, C classes, D feature width, P cluster prototypes.
 """
 
 from collections.abc import Callable
-from functools import partial
 
 from torch import Tensor
 
-from fedshift_clients import losses
-from fedshift_clients.losses.common import class_means, contrast_of_each
+from fedshift_clients.losses.common import class_means, contrast_of_each, prototype_contrast
 from fedshift_clients.losses.prototypes import distance_of_each, prototype_distance
+from fedshift_clients.methods.common import labelled_prototypes
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.prototypes import PrototypeClient
 from fedshift_core.methods.fpl import FPLParams
@@ -42,50 +41,31 @@ def unbiased_prototypes(prototypes: Tensor, labels: Tensor, num_classes: int) ->
     return means, counts > 0
 
 
-def unbiased_consistency(features: Tensor, y: Tensor, unbiased: Tensor, present: Tensor) -> Tensor:
-    r"""Pull each feature to the unbiased prototype of its class (FPL, UPCR).
-
-    .. math:: \frac1{|B'|D}\sum_{i\in B'}\|z_i-U^{y_i}\|_2^2,\quad B'=\{i:\,U^{y_i}\ \text{exists}\}
-
-    Args:
-        features: z, (B, D).
-        y: Labels (B,).
-        unbiased: U, (C, D).
-        present: Classes that have one, (C,), bool.
-
-    Returns:
-        A scalar; 0 if no sample of the batch has a prototype.
-    """
-    return prototype_distance(features, y, unbiased, present, reduction="mse_mean")
-
-
 class FPLClient(PrototypeClient[FPLParams]):
-    """Cross-entropy + CPCL + UPCR; contributes class prototypes."""
+    """Cross-entropy + CPCL + UPCR, the distance to the unbiased prototypes; contributes class prototypes."""
 
     def start_round(self, server_round: int) -> None:
         """Read the cluster prototypes and average them by class."""
-        self._prototypes, self._labels = self.tensor("prototypes"), self.tensor("labels")  # P x D, P
-        self._unbiased = None
-        if self._prototypes is not None and self._labels is not None:
-            self._unbiased = unbiased_prototypes(self._prototypes, self._labels, self.model.num_classes)
+        self._sent = labelled_prototypes(self)  # P x D, P
+        if self._sent is not None:
+            self._unbiased = unbiased_prototypes(*self._sent, self.model.num_classes)
 
     def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return both terms; none without prototypes (round 1)."""
-        return self._terms(losses.prototype_contrast, unbiased_consistency, features, batch)
+        return self._terms(prototype_contrast, prototype_distance, features, batch)
 
     def own_terms_of_each(self, features: Tensor, batch: Batch) -> Terms:
         """Return both terms of each image (B,); 0 where its class has no prototype."""
-        each = partial(distance_of_each, reduction="mse_mean")
-        return self._terms(contrast_of_each, each, features, batch)
+        return self._terms(contrast_of_each, distance_of_each, features, batch)
 
     def _terms(
         self, contrast: Callable[..., Tensor], distance: Callable[..., Tensor], features: Tensor, batch: Batch
     ) -> Terms:
         p, terms = self.params, Terms()
-        if self._unbiased is None:
+        if self._sent is None:
             return terms
         if p.use_cpcl:
-            terms["cpcl"] = contrast(features, batch.y, self._prototypes, self._labels, p.tau)
+            terms["cpcl"] = contrast(features, batch.y, *self._sent, p.tau)
         if p.use_upcr:
-            terms["upcr"] = distance(features, batch.y, *self._unbiased)
+            terms["upcr"] = distance(features, batch.y, *self._unbiased, reduction="mse_mean")
         return terms

@@ -24,14 +24,16 @@ N images, C classes, F width of a frozen feature, R eigenvalues.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fedshift_clients.base import DomainClient
+from fedshift_clients.methods.common import autocast, labelled_prototypes
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.projection import projection_of, unprojected
 from fedshift_clients.modules.base import AllModules
-from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch, Terms, cut
 from fedshift_clients.training.phases import Phase
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -70,11 +72,7 @@ def covariance(features: Tensor, most: int = 0) -> tuple[Tensor, Tensor, Tensor]
 
 def no_statistics(classes: int) -> dict[str, Tensor]:
     """Return :func:`statistics` of a node that has sent them before: no number."""
-    return {
-        "means": torch.zeros(classes, 0),
-        "eigenvalues": torch.zeros(classes, 0),
-        "eigenvectors": torch.zeros(classes, 0, 0),
-    }
+    return statistics(torch.zeros(0, 0), torch.zeros(0), classes, least=0, most=0)
 
 
 def statistics(features: Tensor, y: Tensor, classes: int, least: int, most: int) -> dict[str, Tensor]:
@@ -90,22 +88,20 @@ def statistics(features: Tensor, y: Tensor, classes: int, least: int, most: int)
     Returns:
         ``means`` (C, F), ``eigenvalues`` (C, R) and ``eigenvectors`` (C, R, F), 0 where a class has none.
     """
-    width = features.shape[1]
-    means = features.new_zeros(classes, width)
-    of_classes = [(features.new_zeros(0), features.new_zeros(0, width))] * classes
+    means = features.new_zeros(classes, features.shape[1])
+    eigenvalues = [features.new_zeros(0)] * classes
+    eigenvectors = [means[:0]] * classes
     for k in range(classes):
         own = features[y == k]
-        if not len(own):
-            continue
-        mean, values, vectors = covariance(own, most)
-        means[k] = mean
-        if len(own) >= least:
-            of_classes[k] = values.float(), vectors.float()
-    number = max(len(values) for values, _ in of_classes)
-    eigenvalues, eigenvectors = features.new_zeros(classes, number), features.new_zeros(classes, number, width)
-    for k, (values, vectors) in enumerate(of_classes):
-        eigenvalues[k, : len(values)], eigenvectors[k, : len(values)] = values, vectors
-    return {"means": means, "eigenvalues": eigenvalues, "eigenvectors": eigenvectors}
+        if len(own):
+            means[k], values, vectors = covariance(own, most)
+            if len(own) >= least:
+                eigenvalues[k], eigenvectors[k] = values.float(), vectors.float()
+    return {
+        "means": means,
+        "eigenvalues": pad_sequence(eigenvalues, batch_first=True),
+        "eigenvectors": pad_sequence(eigenvectors, batch_first=True),
+    }
 
 
 def scaled(values: Tensor, width: int, number: int, scale: float, which: str) -> Tensor:
@@ -215,8 +211,8 @@ class GGEURClient(DomainClient[GGEURParams]):
             return
         features, y = self._frozen()
         if lacking:
-            p, number = self.params, self.model.num_classes
-            tensors = statistics(features, y, number, least=p.least_images, most=p.pca)
+            p = self.params
+            tensors = statistics(features, y, self.model.num_classes, least=p.least_images, most=p.pca)
             self._statistics = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
         if values is not None:
             self._rows = self._drawn(features, y, values, server_round if self.params.redraw else 0)
@@ -227,16 +223,15 @@ class GGEURClient(DomainClient[GGEURParams]):
             yield from super().training_batches(images, size, views, rngs, epoch)
             return
         features, labels = self._rows
-        for place in cut(torch.randperm(len(labels), generator=rngs[0]), size):
-            taken = place.to(labels.device)
-            yield Rows(features[taken], labels[taken], epoch)
+        for place in cut(torch.randperm(len(labels), generator=rngs[0]).to(labels.device), size):
+            yield Rows(features[place], labels[place], epoch)
 
     def loss(self, batch: Batch) -> Terms:
         """Return the cross-entropy of a batch of rows, or of images."""
         if not isinstance(batch, Rows):
             return super().loss(batch)
         projection = projection_of(self.model.encoder)
-        with precision.autocast(self.setup.train.precision, self.setup.device):
+        with autocast(self):
             logits = self.model.classifier(batch.x if projection is None else projection(batch.x))
         return {"ce": self.cross_entropy(logits.float(), batch.y)}
 
@@ -244,10 +239,9 @@ class GGEURClient(DomainClient[GGEURParams]):
         """Contribute numbers of images and, if the server lacks them, mean and covariance of each class."""
         if not self.params.samples:
             return {}
-        y = torch.from_numpy(self.train_set.y)
-        counts = torch.bincount(y, minlength=self.model.num_classes)
-        nothing = no_statistics(self.model.num_classes)
-        return {"counts": counts.numpy()} | (self._statistics or {n: t.numpy() for n, t in nothing.items()})
+        number = self.model.num_classes
+        sent = self._statistics or {name: tensor.numpy() for name, tensor in no_statistics(number).items()}
+        return {"counts": np.bincount(self.train_set.y, minlength=number)} | sent
 
     def _frozen(self) -> tuple[Tensor, Tensor]:
         """Return the frozen features (N, F) of all training images, not augmented, and their labels (N,)."""
@@ -262,26 +256,22 @@ class GGEURClient(DomainClient[GGEURParams]):
             FedShiftError: If what the server sent does not fit together, or to the node's features.
         """
         p, number, width = self.params, self.model.num_classes, features.shape[1]
-        vectors, prototypes, labels = (self.tensor(n) for n in ("eigenvectors", "prototypes", "labels"))
+        vectors, known = self.tensor("eigenvectors"), labelled_prototypes(self)
         if (
             vectors is None
-            or prototypes is None
-            or labels is None
-            or not (
-                vectors.shape == (number, *values.shape[1:], width)
-                and values.ndim == 2
-                and prototypes.shape == (len(labels), width)
-            )
+            or known is None
+            or values.ndim != 2
+            or vectors.shape != (number, *values.shape[1:], width)
+            or known[0].shape != (len(known[1]), width)
         ):
             raise FedShiftError(
                 f"the server's covariances or prototypes are not of {plural(number, 'class', 'classes')}, "
                 f"{plural(width, 'number')}"
             )
         rng = self.torch_rng("ggeur", server_round)
-        rows, of = [], []
+        rows, (prototypes, labels) = list[Tensor](), known
         for k in range(number):
             strengths = scaled(values[k], width, p.number_scaled, p.scale, p.scaled)
-            made = drawn_rows(features[y == k], prototypes[labels == k], strengths, vectors[k], p.samples, rng)
-            rows.append(made)
-            of.append(torch.full((len(made),), k, device=y.device))
-        return torch.cat(rows), torch.cat(of)
+            rows.append(drawn_rows(features[y == k], prototypes[labels == k], strengths, vectors[k], p.samples, rng))
+        sizes = torch.tensor([len(made) for made in rows], device=y.device)
+        return torch.cat(rows), torch.arange(number, device=y.device).repeat_interleave(sizes)

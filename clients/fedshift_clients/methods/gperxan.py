@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
+from fedshift_clients.methods.common import keep, kept, put
 from fedshift_clients.models.networks import Blueprint, SplitModel, batchnorm_names, follows
-from fedshift_clients.training.arrays import own_array, view
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
@@ -117,9 +117,7 @@ class GPerXANClient(DomainClient[GPerXANParams]):
     def start_round(self, server_round: int) -> None:
         """Keep the received head, and go on with the node's own BatchNorm where an average came."""
         self._guide = copy.deepcopy(self.model.classifier).requires_grad_(False) if self.params.lambda_guide else None
-        for name in self._averaged_names():
-            if OWN + name in self.memory:
-                self.state[name].copy_(view(self.memory[OWN + name]))
+        put(self.model, kept(self, OWN, self._averaged()))
 
     def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return the cross-entropy of the received head on the same features, weighted."""
@@ -130,13 +128,12 @@ class GPerXANClient(DomainClient[GPerXANParams]):
     def finish_round(self, server_round: int) -> Arrays:
         """Keep the node's own BatchNorm where it is sent for an average; contribute nothing."""
         self._guide = None
-        for name in self._averaged_names():
-            self.memory[OWN + name] = own_array(self.state[name])
-        return super().finish_round(server_round)
+        keep(self, OWN, self._averaged())
+        return {}
 
-    def _averaged_names(self) -> list[str]:
-        """Return the names of the node's own that are sent to be averaged."""
-        return sorted(_own_names(self.model) - self._private - self.model.frozen)
+    def _averaged(self) -> dict[str, Tensor]:
+        """Return what is the node's own and is sent to be averaged, by name."""
+        return {name: self.state[name] for name in sorted(_own_names(self.model) - self._private - self.model.frozen)}
 
 
 def _own_names(model: SplitModel) -> frozenset[str]:

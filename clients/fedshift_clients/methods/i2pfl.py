@@ -20,11 +20,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fedshift_clients import losses
-from fedshift_clients.losses.common import class_means
+from fedshift_clients.losses.common import class_means, prototype_contrast
+from fedshift_clients.losses.styles import blended
+from fedshift_clients.methods.common import keep, kept, labelled_prototypes
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.phases import PROTOTYPES
 from fedshift_clients.training.prototypes import PrototypeClient
@@ -43,21 +43,9 @@ def other_class_partner(y: Tensor, scores: Tensor) -> Tensor:
     Returns:
         Indices j (B,); j = i where the batch has no other class (methods A7).
     """
-    other = y[:, None] != y[None, :]  # B x B
+    other = y[:, None] != y  # B x B
     partner = scores.masked_fill(~other, -1.0).argmax(dim=1)
     return torch.where(other.any(dim=1), partner, torch.arange(len(y), device=y.device))
-
-
-def mix(a: Tensor, b: Tensor, gamma: Tensor) -> Tensor:
-    """Return gamma * a + (1 - gamma) * b (MixUp; I2PFL, Eq. 7).
-
-    Args:
-        a: (B, ...).
-        b: Same shape as ``a``.
-        gamma: One weight per sample, (B,).
-    """
-    weight = gamma.view(-1, *[1] * (a.dim() - 1))
-    return weight * a + (1 - weight) * b
 
 
 def prototype_alignment(
@@ -98,23 +86,16 @@ def prototype_alignment(
         weight = present[y].float()
         if reduction == "class_sum":
             weight = weight / counts[y].clamp(min=1)
-    per_row = _size(apart, reduction, distance) * weight
-    if reduction == "mse_mean":
-        return per_row.sum() / weight.sum().clamp(min=1)
-    return per_row.sum()
-
-
-def _size(apart: Tensor, reduction: Literal["mse_mean", "class_sum"], distance: Literal["l2sq", "l2"]) -> Tensor:
-    """Return the size (N,) of differences (N, D): squared norms, over D for ``mse_mean``; or the roots of these."""
-    over = apart.shape[1] if reduction == "mse_mean" else 1
+    mean = reduction == "mse_mean"
     if distance == "l2":
-        norm: Tensor = torch.linalg.vector_norm(apart, dim=1)
-        return norm / math.sqrt(over)
-    return apart.square().mean(dim=1) if reduction == "mse_mean" else apart.square().sum(dim=1)
+        size = torch.linalg.vector_norm(apart, dim=1) / math.sqrt(apart.shape[1] if mean else 1)
+    else:
+        size = apart.square().mean(dim=1) if mean else apart.square().sum(dim=1)
+    total: Tensor = (size * weight).sum()
+    return total / weight.sum().clamp(min=1) if mean else total
 
 
-AUGMENTED_SUMS = "augmented-sums"  # memory: sums of h~ over the last epoch, (C, D)
-AUGMENTED_COUNTS = "augmented-counts"  # memory: samples behind them, (C,)
+AUGMENTED = "augmented-"  # prefix in a node's memory: of sums of h~ over the last epoch (C, D), of their counts (C,)
 
 
 class I2PFLClient(PrototypeClient[I2PFLParams]):
@@ -124,14 +105,14 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
 
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and draw this round's generators."""
-        self._prototypes = self.tensor("prototypes")  # P x D, or None before the first round (A1)
-        self._labels = self.tensor("labels")  # P
+        self._sent = labelled_prototypes(self)  # P x D, P; or None before the first round (A1)
         self._partner_rng = self.torch_rng(self._mixup, server_round)
         self._gamma_rng = generator(self.setup.seed, self._mixup, self.setup.index, server_round)
         purposes = ("i2pfl-class-set-order", "i2pfl-class-set-view")
         self._class_set_rngs = [self.torch_rng(purpose, server_round) for purpose in purposes]
-        self._stored = self._remembered()
-        self._running: tuple[Tensor, Tensor] | None = None
+        held = kept(self, AUGMENTED, ("sums", "counts"))
+        self._stored = tuple(tensor.to(self.setup.device) for tensor in held.values())
+        self._running: tuple[Tensor, ...] = ()  # sums (C, D) and counts (C,) of h~, if any
 
     def start_epoch(self, epoch: int) -> None:
         """Make the targets of this epoch: of the whole class set, or of the sums of the epoch before."""
@@ -139,66 +120,53 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
         if self.params.augproto_scope == "class_set":
             self._stored = self._of_class_set()
             self.passed(PROTOTYPES)
-        if self.params.augproto_scope == "epoch" and self._running is not None:
+        if self.params.augproto_scope == "epoch" and self._running:
             self._stored = self._running
-        self._running = None
+        self._running = ()
 
     def own_terms(self, features: Tensor, batch: Batch) -> Terms:
         """Return the terms of Eq. 10 next to cross-entropy, weighted."""
         p = self.params
         terms: Terms = {}
-        if p.use_apa and p.lambda1 > 0:
-            terms["apa"] = p.lambda1 * self._alignment(features, batch)
-        if p.use_gpcl and p.lambda2 > 0 and self._prototypes is not None and self._labels is not None:
-            contrast = losses.prototype_contrast(features, batch.y, self._prototypes, self._labels, p.tau)
-            terms["gpcl"] = p.lambda2 * contrast
+        if p.use_apa and p.lambda1 > 0:  # Eq. 9 against the augmented mean of the configured scope (Eq. 8)
+            mixed = features if p.augproto_scope == "class_set" else self._mixed_features(features, batch)  # B x D
+            if p.augproto_scope in ("epoch", "round"):
+                self._accumulate(mixed, batch.y)
+            targets, present = self._targets(mixed, batch.y)
+            targets = targets.detach() if p.apa_stopgrad else targets
+            terms["apa"] = p.lambda1 * prototype_alignment(
+                features, batch.y, targets, present, level=p.apa_level, reduction=p.apa_reduction, distance=p.apa_dist
+            )
+        if p.use_gpcl and p.lambda2 > 0 and self._sent is not None:
+            terms["gpcl"] = p.lambda2 * prototype_contrast(features, batch.y, *self._sent, p.tau)
         return terms
 
     def finish_round(self, server_round: int) -> Arrays:
-        """Contribute class prototypes (Eq. 2, methods A14), with noise if there is to be some."""
-        if self.params.augproto_scope == "round" and self._running is not None:
-            sums, counts = self._running
-            self.memory[AUGMENTED_SUMS] = sums.cpu().numpy()
-            self.memory[AUGMENTED_COUNTS] = counts.cpu().numpy()
-        sent = super().finish_round(server_round)
-        return sent | {"prototypes": self._with_noise(sent["prototypes"], sent["counts"] > 0, server_round)}
+        """Contribute class prototypes (Eq. 2, methods A14): p, or with ``dp`` p + q N(0, s^2), (1 - q) p + N(0, s^2).
 
-    def _with_noise(self, mean: NDArray[np.float32], held: NDArray[np.bool_], server_round: int) -> NDArray[np.float32]:
-        """Return what leaves the node: p, or with ``dp`` p + q N(0, s^2) or (1 - q) p + N(0, s^2) (A13).
-
-        The noise is on the mean of a class, whatever the class's size. Nothing bounds a single image's
+        The noise (A13) is on the mean of a class, whatever the class's size. Nothing bounds a single image's
         share in p, so that no differential-privacy guarantee can be accounted for. It is drawn from the system's
         entropy: from the run's seed, the server could draw it again and subtract it (``repeatable_noise``).
         """
-        p = self.params
+        if self.params.augproto_scope == "round" and self._running:
+            keep(self, AUGMENTED, dict(zip(("sums", "counts"), self._running, strict=True)))
+        sent, p = super().finish_round(server_round), self.params
         if p.dp == "off":
-            return mean
+            return sent
+        mean = sent["prototypes"]
         noise = self.protecting_rng("i2pfl-dp", server_round).normal(0.0, p.dp_scale, mean.shape)
         noisy = mean + p.dp_q * noise if p.dp == "add" else (1 - p.dp_q) * mean + noise
-        return np.where(held[:, None], noisy, 0.0).astype(np.float32)
+        return sent | {"prototypes": np.where(sent["counts"][:, None] > 0, noisy, 0.0).astype(np.float32)}
 
-    def _alignment(self, features: Tensor, batch: Batch) -> Tensor:
-        """APA (Eq. 9) against the augmented mean of the configured scope (Eq. 8)."""
-        p = self.params
-        mixed = features if p.augproto_scope == "class_set" else self._mixed_features(features, batch)  # B x D
-        if p.augproto_scope in ("epoch", "round"):
-            self._accumulate(mixed, batch.y)
-        targets, present = self._targets(mixed, batch.y)
-        if p.apa_stopgrad:
-            targets = targets.detach()
-        return prototype_alignment(
-            features, batch.y, targets, present, level=p.apa_level, reduction=p.apa_reduction, distance=p.apa_dist
-        )
-
-    def _of_class_set(self) -> tuple[Tensor, Tensor] | None:
+    def _of_class_set(self) -> tuple[Tensor, ...]:
         """Mix all of the node's images once, as training sees them. Return sums (C, D) and counts (C,) of h~ (Eq. 8).
 
         Weights and BatchNorm's statistics are afterwards as they were.
         """
+        self._running = ()
         if not (self.params.use_apa and self.params.lambda1 > 0):
-            return None
+            return ()
         order, view = self._class_set_rngs
-        self._running = None
         with self.kept_weights(), torch.no_grad():
             for batch in self.augmented_batches(self.train_set, self.setup.train.batch_size, 1, order, view, view):
                 features, _ = self.forward(batch.x)
@@ -212,26 +180,21 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
             return features
         scores = torch.rand(len(batch.y), len(batch.y), generator=self._partner_rng).to(features.device)
         partner = other_class_partner(batch.y, scores)
-        gamma = torch.from_numpy(self._gamma(len(batch.y))).to(features.device)  # B
+        drawn = self._gamma_rng.beta(p.alpha, p.alpha, size=len(batch.y) if p.gamma_per == "sample" else 1)
+        drawn = np.broadcast_to(np.maximum(drawn, 1 - drawn) if p.gamma_max else drawn, len(batch.y))
+        gamma = torch.from_numpy(drawn.astype(np.float32)).to(features.device)  # B
         if p.intra_proto == "feature_mixup":
-            return mix(features, features[partner], gamma)
+            return blended(features, features[partner], gamma)
         with torch.set_grad_enabled(not p.apa_stopgrad):
-            mixed, _ = self.forward(mix(batch.x, batch.x[partner], gamma))
-        return mixed
-
-    def _gamma(self, batch_size: int) -> NDArray[np.float32]:
-        p = self.params
-        drawn = self._gamma_rng.beta(p.alpha, p.alpha, size=batch_size if p.gamma_per == "sample" else 1)
-        gamma = np.maximum(drawn, 1 - drawn) if p.gamma_max else drawn
-        return np.broadcast_to(gamma, batch_size).astype(np.float32)
+            return self.encode(blended(batch.x, batch.x[partner], gamma))
 
     def _targets(self, mixed: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return p~ (C, D) and which classes have one (C,).
 
         Scopes ``epoch`` and ``round`` fall back to the batch where nothing is stored yet.
         """
-        if self.params.augproto_scope == "batch" or self._stored is None:
-            means, counts = losses.class_means(mixed, y, self.model.num_classes)
+        if not self._stored:
+            means, counts = class_means(mixed, y, self.model.num_classes)
         else:
             sums, counts = self._stored
             means = sums / counts.clamp(min=1)[:, None]
@@ -241,10 +204,3 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
         mixed, classes = mixed.detach(), self.model.num_classes
         sums, counts = self._running or (mixed.new_zeros(classes, mixed.shape[1]), y.new_zeros(classes))
         self._running = (sums.index_add(0, y, mixed), counts + torch.bincount(y, minlength=classes))
-
-    def _remembered(self) -> tuple[Tensor, Tensor] | None:
-        if self.params.augproto_scope != "round" or AUGMENTED_SUMS not in self.memory:
-            return None
-        arrays = (self.memory[AUGMENTED_SUMS], self.memory[AUGMENTED_COUNTS])
-        sums, counts = (torch.from_numpy(a.copy()).to(self.setup.device) for a in arrays)
-        return sums, counts

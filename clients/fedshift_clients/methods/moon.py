@@ -22,9 +22,8 @@ from torch.nn import functional as F
 
 from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.common import unit
+from fedshift_clients.methods.common import autocast, keep, kept, put
 from fedshift_clients.models.networks import Blueprint, DeepHead, SplitModel, initialised
-from fedshift_clients.training import precision
-from fedshift_clients.training.arrays import own_array, view
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
@@ -104,14 +103,11 @@ class MoonClient(DomainClient[MoonParams]):
         The contrast would then be the constant ln 2 without a gradient, so there is none.
         """
         self._references: tuple[SplitModel, SplitModel] | None = None
-        if self.params.mu > 0 and all(PREVIOUS + name in self.memory for name in self.shared_names):
-            received = _reference(self.model)
+        previous = kept(self, PREVIOUS, self.shared_names)
+        if previous:
             # Private parts (bn = local) have not changed since: they are the previous model's too.
-            previous = _reference(self.model)
-            state = previous.state_dict()
-            for name in self.shared_names:
-                state[name].copy_(view(self.memory[PREVIOUS + name]))
-            self._references = received, previous
+            self._references = _reference(self.model), _reference(self.model)
+            put(self._references[1], previous)
 
     def loss(self, batch: Batch) -> Terms:
         """Return the terms of Eq. 4, weighted."""
@@ -127,14 +123,12 @@ class MoonClient(DomainClient[MoonParams]):
         """Keep the trained model for the node's next round; contribute nothing."""
         self._references = None
         if self.params.mu > 0:
-            state = self.model.state_dict()
-            for name in self.shared_names:
-                self.memory[PREVIOUS + name] = own_array(state[name])
-        return super().finish_round(server_round)
+            keep(self, PREVIOUS, {name: self.state[name] for name in self.shared_names})
+        return {}
 
     def _represent(self, model: SplitModel, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what is contrasted, z, and the logits (B, C), both in float32."""
-        with precision.autocast(self.setup.train.precision, self.setup.device):
+        with autocast(self):
             z, logits = model(x)
             if isinstance(model.classifier, ProjectedClassifier):
                 z = model.classifier.projection(z)

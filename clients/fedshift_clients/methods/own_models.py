@@ -45,9 +45,7 @@ class OwnModelClient(PrototypeClient[OwnModelP]):
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: OwnModelP) -> frozenset[str]:
         """Keep the whole model on the node, unless weights are shared."""
-        if params.share_weights:
-            return super().private(model, config, params)
-        return frozenset(model.state_dict())
+        return super().private(model, config, params) if params.share_weights else frozenset(model.state_dict())
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the classifier's logits, or how near the newest global prototypes are."""

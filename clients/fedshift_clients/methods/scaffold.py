@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedshift_clients.base import DomainClient
 from fedshift_clients.losses.common import shifted
+from fedshift_clients.methods.fedprox import HeldToReceived
 from fedshift_clients.training.arrays import view
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -69,7 +69,7 @@ SERVERS = "c"  # c among what the server sends, (P,); nothing stands for zeros
 CHANGE = "delta-c"  # what a node contributes, (P,)
 
 
-class ScaffoldClient(DomainClient[ScaffoldParams]):
+class ScaffoldClient(HeldToReceived[ScaffoldParams]):
     """Cross-entropy, whose gradient is corrected by c - c_i."""
 
     remembers_shared = True
@@ -93,15 +93,13 @@ class ScaffoldClient(DomainClient[ScaffoldParams]):
 
         A round ahead of a score has none where c did not come, which is not sent for a score.
         """
-        received = self.received_weights
-        self._weights = {name: p for name, p in self.model.named_parameters() if name in received}
-        self._x = _flat(received[name] for name in self._weights)
+        super().start_round(server_round)
+        self._x = _flat(self._held_to.values())
         self._correction: list[Tensor] = []
         if not self.params.control or (server_round != self.server_round and SERVERS not in self.knowledge):
             return
         self._c, self._c_i = self._control(self.knowledge.get(SERVERS)), self._control(self.memory.get(CONTROL))
-        sizes = [weight.numel() for weight in self._weights.values()]
-        parts = torch.split(self._c - self._c_i, sizes)
+        parts = torch.split(self._c - self._c_i, [weight.numel() for weight in self._weights.values()])
         self._correction = [part.view(w.shape) for part, w in zip(parts, self._weights.values(), strict=True)]
         self._gradient = self._gradient_at_x() if self.params.option == "I" else None
 
@@ -115,7 +113,7 @@ class ScaffoldClient(DomainClient[ScaffoldParams]):
     def finish_round(self, server_round: int) -> Arrays:
         """Keep c_i+ and contribute how it changed."""
         if not self.params.control:
-            return super().finish_round(server_round)
+            return {}
         new = self._gradient
         if new is None:
             cfg = self.setup.train
@@ -144,15 +142,14 @@ class ScaffoldClient(DomainClient[ScaffoldParams]):
     def _gradient_at_x(self) -> Tensor:
         """Return the gradient of cross-entropy over all images of the node at the received weights, (P,)."""
         self.model.eval()
-        learned = [weight for weight in self._weights.values() if weight.requires_grad]
-        total = [torch.zeros_like(weight) for weight in learned]
+        learned = {name: weight for name, weight in self._weights.items() if weight.requires_grad}
+        total = {name: torch.zeros_like(weight) for name, weight in self._weights.items()}
         for x, y in self.plain_batches(self.train_set):
             loss = self.cross_entropy(self.forward(x)[1], y) * len(y) / len(self.train_set)
-            gradients = torch.autograd.grad(loss, learned, allow_unused=True, materialize_grads=True)
-            for part, grad in zip(total, gradients, strict=True):
-                part += grad
-        by_weight = dict(zip(map(id, learned), total, strict=True))
-        return _flat(by_weight.get(id(w), torch.zeros_like(w)) for w in self._weights.values())
+            gradients = torch.autograd.grad(loss, [*learned.values()], allow_unused=True, materialize_grads=True)
+            for name, grad in zip(learned, gradients, strict=True):
+                total[name] += grad
+        return _flat(total.values())
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:

@@ -30,14 +30,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedshift_clients.base import DomainClient
-from fedshift_clients.losses.styles import with_style
+from fedshift_clients.losses.styles import blended, with_style
 from fedshift_clients.methods import stablefdg_styles as styles
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised, new_head
 from fedshift_clients.models.stages import Stages, feature_stages
 from fedshift_clients.modules.at_stages import MOST_LOWER
 from fedshift_clients.modules.base import AllModules
 from fedshift_clients.modules.mixstyle import style
-from fedshift_clients.training import precision
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
@@ -113,14 +112,15 @@ class StableFDGModel(SplitModel):
         self._stages, self._params = stages, params
         self._explored = min(max(len(stages.maps) - 1, 1), MOST_LOWER)
 
-    def first_map(self, x: Tensor) -> Tensor:
-        """Return the map after the first stage, whose styles travel."""
-        return self._stages.maps[0](x)
+    def first_styles(self, x: Tensor) -> Tensor:
+        """Return the styles of the map after the first stage, which travel, (B, 2 S)."""
+        return torch.cat(style(self._stages.maps[0](x).float()), dim=1).flatten(1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return features (B, D) and logits (B, C); of more rows in a training pass that adds images."""
         plan = self.training_pass if self.training and torch.is_grad_enabled() else None
-        plan = None if plan is None or plan.labels is None else plan
+        if plan is not None and plan.labels is None:
+            plan = None
         images, f = len(x), x
         for number, stage in enumerate(self._stages.maps, start=1):
             f = stage(f)
@@ -161,7 +161,7 @@ class StableFDGModel(SplitModel):
         images, alpha = len(normalised), self._params.mix_alpha
         lam = torch.from_numpy(plan.rng.beta(alpha, alpha, images).astype(np.float32)).to(f.device)
         partner = torch.from_numpy(plan.rng.permutation(images)).to(f.device)
-        return normalised * styles.mixed(to_sigma, partner, lam) + styles.mixed(to_mu, partner, lam)
+        return normalised * blended(to_sigma, to_sigma[partner], lam) + blended(to_mu, to_mu[partner], lam)
 
 
 def _shifted(f: Tensor, other: NDArray[np.float64], rng: np.random.Generator) -> Tensor:
@@ -227,7 +227,9 @@ class StableFDGClient(DomainClient[StableFDGParams]):
             return
         other = None
         if self.params.shift > 0:
-            self._own = self._told(self.model)
+            # Mean and deviation of the styles of all images of the node, not augmented.
+            rows, _ = self.encoded(self.train_set, self.model.first_styles)
+            self._own = styles.summary(*rows.chunk(2, dim=1))
             other = self.knowledge.get(STYLE)
             if other is not None and other.shape != self._own.shape:
                 raise FedShiftError(f"{STYLE} of shape {other.shape}, this node's has {tuple(self._own.shape)}")
@@ -253,15 +255,3 @@ class StableFDGClient(DomainClient[StableFDGParams]):
             return {}
         few = len(self.train_set) < self.params.least_images
         return {STYLE: self._own[:, :, : 0 if few else None].cpu().numpy()}
-
-    def _told(self, model: StableFDGModel) -> Tensor:
-        """Return mean and deviation of the styles of all images of the node, not augmented, (2, 2, S)."""
-        model.eval()
-        parts = []
-        with torch.inference_mode():
-            for x, _ in self.plain_batches(self.train_set):
-                with precision.autocast(self.setup.train.precision, self.setup.device):
-                    f = model.first_map(x)
-                parts.append(torch.cat(style(f.float()), dim=1).flatten(1))  # B x 2 S
-        mu, sigma = torch.cat(parts).chunk(2, dim=1)
-        return styles.summary(mu, sigma)

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedshift_clients.losses.styles import blended
-
 EPS = 1e-6  # the code's, under each root
 
 Floats = NDArray[np.float64]
@@ -103,17 +101,6 @@ def explored(value: Tensor, again: Tensor, level: float) -> Tensor:
     """
     twice = value[again]
     return torch.cat([value, twice + level * (twice - value.mean(dim=0, keepdim=True))])
-
-
-def mixed(value: Tensor, partner: Tensor, lam: Tensor) -> Tensor:
-    """Return lambda times a half of the styles plus 1 - lambda times that of the partners, (B, S, 1, 1).
-
-    Args:
-        value: (B, S, 1, 1).
-        partner: (B,).
-        lam: (B,).
-    """
-    return blended(value, value[partner], lam)
 
 
 def next_of_class(labels: Places) -> Places:

@@ -4,7 +4,8 @@ A layer looks on at a module of the encoder by a hook, so it goes with every met
 and weights of the network, and its forward pass, stay as they are.
 """
 
-from typing import ClassVar, Generic, cast
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from fedshift_clients.models.networks import Blueprint, SplitModel
 from fedshift_clients.models.stages import feature_stages, stage_ends
 from fedshift_clients.modules.base import Modules
-from fedshift_clients.modules.params import StageParams, Where
+from fedshift_clients.modules.params import StageParams
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import P
@@ -24,14 +25,18 @@ MOST_LOWER = 3
 class MapLayer(nn.Module):
     """What happens to the map of one stage; it takes part in a model's modes and state, and not in its pass.
 
+    Args:
+        width: Channels of the map.
+        params: Of the modules.
+
     Attributes:
         rng: Of this round's draws; None before the first, and then nothing happens.
         domains: Of the images of the batch, (B,), where the node has several and knows them.
     """
 
-    def __init__(self, probability: float) -> None:
+    def __init__(self, width: int, params: Any) -> None:
         super().__init__()
-        self._probability = probability
+        self._width, self._params = width, params
         self.rng: np.random.Generator | None = None
         self.domains: Tensor | None = None
 
@@ -50,22 +55,19 @@ class MapLayer(nn.Module):
         """
         if not self.training or self.rng is None or not torch.is_grad_enabled():
             return None
-        if self.rng.random() >= self._probability:
+        if self.rng.random() >= self._params.probability:
             return None
         with torch.autocast(f.device.type, enabled=False):
             return self.changed(f.float(), self.rng).to(f.dtype)
 
 
-class StageModules(Modules[P], Generic[P]):
+class StageModules(Modules[P]):
     """Puts a :class:`MapLayer` after each of some stages."""
 
-    #: Name of the modules in a configuration, and of their part in a model.
+    #: Name of the modules in a configuration, and of their part in a model; what stands at each stage.
     name: ClassVar[str]
     part: ClassVar[str]
-
-    def layer(self, width: int) -> MapLayer:
-        """Return the layer of a stage with maps of so many channels."""
-        raise NotImplementedError
+    layer: ClassVar[type[MapLayer]]
 
     def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
         """Put the layers in. With ``probability=0`` there are none and the model stays as it is.
@@ -73,34 +75,31 @@ class StageModules(Modules[P], Generic[P]):
         Raises:
             ConfigError: If the network has no such stages.
         """
-        params = cast(StageParams, self.params)
+        params, network = cast(StageParams, self.params), plan.config.name
         if not params.probability:
             return model
         stages = feature_stages(model.encoder)
         ends = None if stages is None else stage_ends(model.encoder, stages)
         if stages is None or ends is None:
             raise ConfigError(
-                f"modules {self.name}: the network {plan.config.name!r} has no separate feature maps (a row of layers "
+                f"modules {self.name}: the network {network!r} has no separate feature maps (a row of layers "
                 "with max-pooling and nn.Flatten, or an encoder with the method feature_stages)"
             )
-        numbers = self._numbers(params.stages, len(ends), plan.config.name)
-        layers = nn.ModuleDict({f"stage{n}": self.layer(stages.widths[n - 1]) for n in numbers})
-        for n in numbers:
-            ends[n - 1].register_forward_hook(cast(MapLayer, layers[f"stage{n}"]).look)
-        model.add_module(self.part, layers)
+        numbers: Sequence[int] = range(1, len(ends) + 1)
+        if params.stages == "lower":
+            numbers = numbers[: min(max(len(ends) - 1, 1), MOST_LOWER)]
+        elif params.stages != "all":
+            numbers = params.stages
+        if numbers[-1] > len(ends):
+            raise ConfigError(
+                f"modules.{self.name}.stages: {network} has the stages 1 to {len(ends)}, found {list(numbers)}"
+            )
+        layers = {f"stage{n}": self.layer(stages.widths[n - 1], params) for n in numbers}
+        for n, layer in zip(numbers, layers.values(), strict=True):
+            ends[n - 1].register_forward_hook(layer.look)
+        model.add_module(self.part, nn.ModuleDict(layers))
         model.opens_after = min(numbers[0], model.opens_after or numbers[0])
         return model
-
-    def _numbers(self, wanted: Where, count: int, network: str) -> tuple[int, ...]:
-        if wanted == "all":
-            return tuple(range(1, count + 1))
-        if wanted == "lower":
-            return tuple(range(1, min(max(count - 1, 1), MOST_LOWER) + 1))
-        if wanted[-1] > count:
-            raise ConfigError(
-                f"modules.{self.name}.stages: {network} has the stages 1 to {count}, found {list(wanted)}"
-            )
-        return wanted
 
     def layers(self, model: SplitModel) -> list[MapLayer]:
         """Return the layers of a model, the first stage first."""

@@ -5,9 +5,10 @@ loss terms to the method's.
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from fedshift_clients.losses.imbalance import PLAIN, Classification
 from fedshift_clients.models.networks import Blueprint, SplitModel
@@ -15,6 +16,7 @@ from fedshift_clients.training.batches import Batch, Terms
 from fedshift_clients.training.own_code import weighs_classes
 from fedshift_core.errors import FedShiftError
 from fedshift_core.params import P, Parametrised
+from fedshift_core.plural import plural
 
 
 class Modules(Parametrised[P]):
@@ -71,6 +73,46 @@ class Modules(Parametrised[P]):
         """Let go of what passes over a batch left; called in place of :meth:`terms` where labels are no classes."""
 
 
+class FirstPass:
+    """Keeps what the first training pass with gradients gave since it was last taken, for terms of modules.
+
+    Args:
+        name: Of the modules, for messages.
+
+    Attributes:
+        kept: A tensor of all images of the pass (B, ...) and more; None while there was no pass.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.kept: Any = None
+
+    def wanted(self, model: nn.Module) -> bool:
+        """Tell whether a pass of a model is to be kept."""
+        return self.kept is None and model.training and torch.is_grad_enabled()
+
+    def look(self, model: nn.Module, _: Any, outcome: Any) -> None:
+        """Keep the outcome of a pass; a hook of the model."""
+        if self.wanted(model):
+            self.kept = outcome
+
+    def take(self, images: int) -> Any:
+        """Return what a pass over a batch of so many images left, and forget it.
+
+        Raises:
+            RuntimeError: If there was no pass, or the first was over another number of images.
+        """
+        kept, self.kept = self.kept, None
+        if kept is None:
+            raise RuntimeError(f"modules {self._name}: the method's loss made no training pass with gradients")
+        if len(kept[0]) != images:
+            raise RuntimeError(
+                f"modules {self._name}: the method's first pass had {plural(len(kept[0]), 'image')}, the batch has "
+                f"{images}"
+            )
+        return kept
+
+
 def joined(terms: Terms, more: Terms) -> Terms:
     """Return loss terms with those of modules.
 
@@ -91,11 +133,6 @@ class AllModules:
     def __len__(self) -> int:
         """Return how many entries there are."""
         return len(self._entries)
-
-    @classmethod
-    def can_weigh_classes(cls) -> bool:
-        """Tell whether terms that classify are made of ``self.cross_entropy``, as far as their code shows it."""
-        return weighs_classes(cls, Modules, ("terms",))
 
     @property
     def personal(self) -> bool:

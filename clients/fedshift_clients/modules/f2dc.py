@@ -25,11 +25,10 @@ from torch import Tensor, nn
 from fedshift_clients.models.networks import Blueprint, SplitModel, initialised
 from fedshift_clients.models.stages import Stages, feature_stages, pooled
 from fedshift_clients.modules import f2dc_terms as terms
-from fedshift_clients.modules.base import Modules
+from fedshift_clients.modules.base import FirstPass, Modules
 from fedshift_clients.modules.params import F2DCParams, TestFeature
 from fedshift_clients.training.batches import Batch, Terms
 from fedshift_core.errors import ConfigError
-from fedshift_core.plural import plural
 from fedshift_core.seeding import torch_seed
 
 PART = "decoupling."  # so start the state-dict names of all modules
@@ -101,9 +100,8 @@ class Insertion(nn.Module):
     def __init__(self, width: int, num_classes: int, params: F2DCParams) -> None:
         super().__init__()
         self.decoupler = convolutions(width, params.hidden, params.conv_layers)  # A_D
-        self.corrector: nn.Module | None = None  # A_C
-        if params.use_dfc_loss:
-            self.corrector = convolutions(width, params.hidden, params.conv_layers)
+        corrects = params.use_dfc_loss
+        self.corrector = convolutions(width, params.hidden, params.conv_layers) if corrects else None  # A_C
         self.auxiliary = nn.Linear(width, num_classes)  # m
         self._params = params
 
@@ -115,32 +113,10 @@ class Insertion(nn.Module):
         correction = None if self.corrector is None else (1 - mask) * self.corrector(f - plus)
         return Maps(f, plus, correction)
 
-    def __call__(self, f: Tensor, rng: torch.Generator | None) -> Maps:
-        """Typed as :meth:`forward`."""
-        return cast(Maps, super().__call__(f, rng))
-
     def logits(self, latent: Tensor) -> Tensor:
         """Return m(l), (B, C), in float32 whatever autocast does."""
         with torch.autocast(latent.device.type, enabled=False):
             return cast(Tensor, self.auxiliary(latent.float()))
-
-
-@dataclass(frozen=True)
-class Latents:
-    """l+, l- and l* at one insertion, (B, d) each."""
-
-    insertion: Insertion
-    plus: Tensor
-    minus: Tensor
-    star: Tensor
-
-
-@dataclass(frozen=True)
-class Seen:
-    """One training pass: the logits of f~ (B, C), and the latent features at each insertion."""
-
-    logits: Tensor
-    latents: list[Latents]
 
 
 class F2DCModel(SplitModel):
@@ -153,6 +129,9 @@ class F2DCModel(SplitModel):
         stages: Its encoder, cut up.
         params: The modules' parameters.
         seed: Of the noise at test.
+
+    Attributes:
+        seen: The logits of f~ (B, C), and by insertion l+, l- and l*, (B, d) each.
     """
 
     def __init__(self, model: SplitModel, stages: Stages, params: F2DCParams, seed: int) -> None:
@@ -161,9 +140,9 @@ class F2DCModel(SplitModel):
         self._stages = stages
         self._params = params
         self._seed = torch_seed(seed, "f2dc-test-noise")
-        self._train_rng: torch.Generator | None = None
+        self.train_rng: torch.Generator | None = None
         self._test_rng: torch.Generator | None = None
-        self._seen: Seen | None = None
+        self.seen = FirstPass("f2dc")
         last = len(stages.maps)
         self._inserted = (last,) if params.insert_after == "last" else params.insert_after
         self.opens_after = self._inserted[0]
@@ -173,13 +152,9 @@ class F2DCModel(SplitModel):
 
     def start_round(self, rng: torch.Generator) -> None:
         """Take this round's noise from ``rng``; it is drawn on the model's device."""
-        self.forget()
-        self._train_rng = torch.Generator(self.classifier.weight.device)
-        self._train_rng.manual_seed(int(torch.randint(2**62, (), generator=rng)))
-
-    def end_round(self) -> None:
-        """Forget the round's noise."""
-        self._train_rng = None
+        self.seen.kept = None
+        seed = int(torch.randint(2**62, (), generator=rng))
+        self.train_rng = torch.Generator(self.classifier.weight.device).manual_seed(seed)
 
     def train(self, mode: bool = True) -> "F2DCModel":
         """Switch the mode; each scoring draws the same noise, whatever was scored before."""
@@ -191,45 +166,26 @@ class F2DCModel(SplitModel):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return features (B, D) and logits (B, C) of the fused map, or of the chosen one at test.
 
-        The first training pass since the last :meth:`take_seen` is kept for the loss terms.
+        The first training pass since the last loss terms is kept for them.
         """
         if not self.training and self._params.eval_modules == "none":
             return super().forward(x)
-        keep = self.training and torch.is_grad_enabled() and self._seen is None
+        keep = self.seen.wanted(self)
         rng = self.noise()
-        latents: list[Latents] = []
+        latents: list[tuple[Tensor, Tensor, Tensor]] = []
         h = x
         for n, stage in enumerate(self._stages.maps, start=1):
             h = stage(h)
             if n in self._inserted:
-                insertion = self._insertion(n)
-                maps = insertion(h, rng)
+                maps: Maps = self.decoupling[f"stage{n}"](h, rng)
                 if keep:
-                    latents.append(Latents(insertion, *maps.latents()))
+                    latents.append(maps.latents())
                 h = maps.fused if self.training or n != self._inserted[-1] else maps.chosen(self._params.test_feature)
         features = self._stages.rest(h)
         logits = self.classifier(features)
         if keep:
-            self._seen = Seen(logits, latents)
+            self.seen.kept = logits, latents
         return features, logits
-
-    def take_seen(self) -> Seen:
-        """Return what the first training pass since the last call left.
-
-        Raises:
-            RuntimeError: If there was none.
-        """
-        if self._seen is None:
-            raise RuntimeError("modules f2dc: the method's loss made no training pass with gradients")
-        seen, self._seen = self._seen, None
-        return seen
-
-    def forget(self) -> None:
-        """Let go of what a training pass left."""
-        self._seen = None
-
-    def _insertion(self, n: int) -> Insertion:
-        return cast(Insertion, self.decoupling[f"stage{n}"])
 
     def noise(self) -> torch.Generator | None:
         """Return what the next pass draws the mask's noise from in this mode; None where it draws none.
@@ -238,12 +194,11 @@ class F2DCModel(SplitModel):
             RuntimeError: If the model trains and no round has begun.
         """
         if self.training:
-            if self._train_rng is None:
+            if self.train_rng is None:
                 raise RuntimeError("modules f2dc: call start_round before training")
-            return self._train_rng
+            return self.train_rng
         if self._params.eval_noise and self._test_rng is None:
-            self._test_rng = torch.Generator(self.classifier.weight.device)
-            self._test_rng.manual_seed(self._seed)
+            self._test_rng = torch.Generator(self.classifier.weight.device).manual_seed(self._seed)
         return self._test_rng
 
 
@@ -299,36 +254,29 @@ class F2DCModules(Modules[F2DCParams]):
     def end_round(self, model: SplitModel) -> None:
         """Let the model refuse to train until the next round."""
         if isinstance(model, F2DCModel):
-            model.end_round()
+            model.train_rng = None
 
     def terms(self, model: SplitModel, batch: Batch) -> Terms:
         """Return lambda1 L_DFD and lambda2 L_DFC, each averaged over the insertions (Eq. 9)."""
         if not isinstance(model, F2DCModel):
             return {}
-        p, seen = self.params, model.take_seen()
-        if len(seen.logits) != len(batch.y):
-            raise RuntimeError(
-                f"modules f2dc: the method's first pass had {plural(len(seen.logits), 'image')}, the batch has "
-                f"{len(batch.y)}"
-            )
-        weighted = {}
-        if p.use_dfd_loss and p.lambda1 > 0:
-            weighted["dfd"] = p.lambda1 * _mean([self._dfd(latents, seen.logits, batch.y) for latents in seen.latents])
-        if p.use_dfc_loss and p.lambda2 > 0:
-            each = [terms.calibration(at.insertion.logits(at.star), batch.y, self.cross_entropy) for at in seen.latents]
-            weighted["dfc"] = p.lambda2 * _mean(each)
+        p, y = self.params, batch.y
+        logits, latents = model.seen.take(len(y))
+        weighted, dfd, dfc = Terms(), list[Tensor](), list[Tensor]()
+        for insertion, (plus, minus, star) in zip(model.decoupling.values(), latents, strict=True):
+            m = cast(Insertion, insertion).logits
+            if p.use_dfd_loss and p.lambda1 > 0:
+                m_plus, m_minus = m(plus), m(minus)
+                wrong = terms.most_confident_wrong(logits if p.y_hat_from == "classifier" else m_minus, y)
+                dfd.append(terms.decoupling(plus, minus, m_plus, m_minus, y, wrong, p.tau, self.cross_entropy))
+            if p.use_dfc_loss and p.lambda2 > 0:
+                dfc.append(self.cross_entropy(m(star), y))  # Eq. 7
+        for name, weight, each in (("dfd", p.lambda1, dfd), ("dfc", p.lambda2, dfc)):
+            if each:
+                weighted[name] = weight * torch.stack(each).mean()
         return weighted
 
     def forget(self, model: SplitModel) -> None:
         """Let go of the latent features of a training pass."""
         if isinstance(model, F2DCModel):
-            model.forget()
-
-    def _dfd(self, at: Latents, logits: Tensor, y: Tensor) -> Tensor:
-        plus, minus = at.insertion.logits(at.plus), at.insertion.logits(at.minus)
-        wrong = terms.most_confident_wrong(logits if self.params.y_hat_from == "classifier" else minus, y)
-        return terms.decoupling(at.plus, at.minus, plus, minus, y, wrong, self.params.tau, self.cross_entropy)
-
-
-def _mean(values: list[Tensor]) -> Tensor:
-    return torch.stack(values).mean()
+            model.seen.kept = None

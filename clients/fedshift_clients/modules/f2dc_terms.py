@@ -1,4 +1,4 @@
-"""Loss terms and mask of F2DC (Wang et al., CVPR 2026, https://arxiv.org/abs/2603.14238), equations 3, 5 and 7.
+"""Loss terms and mask of F2DC (Wang et al., CVPR 2026, https://arxiv.org/abs/2603.14238), equations 3 and 5.
 
 B batch, C classes, d width of the latent features, H x W the map. All of them compute in float32.
 """
@@ -106,14 +106,3 @@ def decoupling(
     """
     tells = cross_entropy(logits_plus, y) + cross_entropy(logits_minus, wrong, y)
     return separability(plus, minus, tau) + tells
-
-
-def calibration(logits_star: Tensor, y: Tensor, cross_entropy: Classification = PLAIN) -> Tensor:
-    r"""Return :math:`\mathcal L_{DFC}=-\frac1B\sum_iy_i\log\delta(\mathbf m(l_i^*))` (Eq. 7).
-
-    Args:
-        logits_star: m(l*), (B, C).
-        y: Labels (B,).
-        cross_entropy: As the run weighs classes.
-    """
-    return cross_entropy(logits_star, y)

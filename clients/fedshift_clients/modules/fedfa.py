@@ -23,15 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedshift_clients.losses.styles import with_style
 from fedshift_clients.modules.at_stages import MapLayer, StageModules
 from fedshift_clients.modules.mixstyle import EPS, style
 from fedshift_clients.modules.params import FedFAParams
-
-
-def statistics(f: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mu and sigma of a map (B, C, H, W), (B, C) each."""
-    mu, sigma = style(f)
-    return mu.flatten(1), sigma.flatten(1)
 
 
 def fusion(over_nodes: Tensor) -> Tensor:
@@ -41,11 +36,6 @@ def fusion(over_nodes: Tensor) -> Tensor:
     """
     wide = 1 / (1 + 1 / (over_nodes + EPS))
     return over_nodes.shape[0] * wide / wide.sum()
-
-
-def spread(values: Tensor, gamma: Tensor) -> Tensor:
-    r"""Return the deviation (C) with which a statistic (B, C) is drawn, :math:`\sqrt{(1+\gamma)\Sigma^2}`."""
-    return ((gamma + 1) * (values.var(0) + EPS)).sqrt()
 
 
 def augmented(f: Tensor, gammas: tuple[Tensor, Tensor], noise: tuple[Tensor, Tensor]) -> Tensor:
@@ -58,12 +48,12 @@ def augmented(f: Tensor, gammas: tuple[Tensor, Tensor], noise: tuple[Tensor, Ten
         gammas: Of mu and of sigma, (C,) each.
         noise: Standard normal e of mu and of sigma, (B, C) each.
     """
-    mu, sigma = statistics(f)
+    own = style(f)
     drawn_mu, drawn_sigma = (
-        e * spread(values, gamma) + values for values, gamma, e in zip((mu, sigma), gammas, noise, strict=True)
+        (e * ((gamma + 1) * (values.flatten(1).var(0) + EPS)).sqrt())[..., None, None] + values
+        for values, gamma, e in zip(own, gammas, noise, strict=True)
     )
-    normalised = (f - mu[..., None, None]) / sigma[..., None, None]
-    return normalised * drawn_sigma[..., None, None] + drawn_mu[..., None, None]
+    return with_style(f, own, (drawn_mu, drawn_sigma))
 
 
 class SharedStatistic(nn.Module):
@@ -105,8 +95,7 @@ class FeatureAugmentation(MapLayer):
     """Augments a map; holds the statistics that are shared of it."""
 
     def __init__(self, width: int, params: FedFAParams) -> None:
-        super().__init__(params.probability)
-        self._momentum, self._width = params.momentum, width
+        super().__init__(width, params)
         self.mu = SharedStatistic(width, 0.0) if params.sharing else None
         self.sigma = SharedStatistic(width, 1.0) if params.sharing else None
 
@@ -124,8 +113,8 @@ class FeatureAugmentation(MapLayer):
             return f
         gammas = [torch.ones(self._width, device=f.device)] * 2
         if self.mu is not None and self.sigma is not None:
-            for statistic, values in zip((self.mu, self.sigma), statistics(f.detach()), strict=True):
-                statistic.add(values, self._momentum)
+            for statistic, values in zip((self.mu, self.sigma), style(f.detach()), strict=True):
+                statistic.add(values.flatten(1), self._params.momentum)
             gammas = [self.mu.gamma, self.sigma.gamma]
         of_mu, of_sigma = torch.from_numpy(noise).to(f.device)
         return augmented(f, (gammas[0], gammas[1]), (of_mu, of_sigma))
@@ -134,8 +123,4 @@ class FeatureAugmentation(MapLayer):
 class FedFAModules(StageModules[FedFAParams]):
     """Augments the statistics of the maps of some stages."""
 
-    name, part = "fedfa", "augmentation"
-
-    def layer(self, width: int) -> MapLayer:
-        """Return the layer of a stage."""
-        return FeatureAugmentation(width, self.params)
+    name, part, layer = "fedfa", "augmentation", FeatureAugmentation

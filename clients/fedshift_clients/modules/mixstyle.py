@@ -79,10 +79,6 @@ def other_domain(domains: NDArray[np.int64], rng: np.random.Generator) -> NDArra
 class MixStyle(MapLayer):
     """Mixes the styles of the images of a map."""
 
-    def __init__(self, params: MixStyleParams) -> None:
-        super().__init__(params.probability)
-        self._params = params
-
     def changed(self, f: Tensor, rng: np.random.Generator) -> Tensor:
         """Return the map with mixed styles."""
         lam = rng.beta(self._params.alpha, self._params.alpha, len(f)).astype(np.float32)
@@ -102,8 +98,4 @@ class MixStyle(MapLayer):
 class MixStyleModules(StageModules[MixStyleParams]):
     """Mixes styles after some stages."""
 
-    name, part = "mixstyle", "mixing"
-
-    def layer(self, width: int) -> MapLayer:
-        """Return the layer of a stage."""
-        return MixStyle(self.params)
+    name, part, layer = "mixstyle", "mixing", MixStyle

@@ -6,8 +6,19 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator, mo
 
 from fedshift_core.params import Fraction, Params, Probability
 
+#: Numbers of stages, from 1.
+Numbers = tuple[Annotated[int, Field(ge=1)], ...]
 #: ``lower``: all before the last, three at most; ``all``; or numbers of stages.
-Where = Literal["lower", "all"] | tuple[Annotated[int, Field(ge=1)], ...]
+Where = Literal["lower", "all"] | Numbers
+
+
+def _in_order(stages: str | Numbers) -> str | Numbers:
+    """Return different numbers of stages in their order; a word as it is."""
+    if isinstance(stages, str):
+        return stages
+    if not stages or len(set(stages)) != len(stages):
+        raise ValueError(f"expected different numbers of stages from 1, found {list(stages)}")
+    return tuple(sorted(stages))
 
 
 class StageParams(Params):
@@ -18,14 +29,7 @@ class StageParams(Params):
     stages: Where = "all"
     """Stages whose maps change, counted from 1; all, or all before the last."""
 
-    @field_validator("stages")
-    @classmethod
-    def _different_stages(cls, stages: Where) -> Where:
-        if isinstance(stages, str):
-            return stages
-        if not stages or len(set(stages)) != len(stages):
-            raise ValueError(f"expected 'lower', 'all' or different numbers of stages from 1, found {list(stages)}")
-        return tuple(sorted(stages))
+    _different_stages = field_validator("stages")(_in_order)
 
 
 class FedFAParams(StageParams):
@@ -80,7 +84,7 @@ class F2DCParams(Params):
     """Convolutional layers of A_D and A_C; 3 in the code since June 2026."""
     hidden: int = Field(64, ge=1, le=4096)
     """Inner width of A_D and A_C; 50 in the code since June 2026."""
-    insert_after: Literal["last"] | tuple[Annotated[int, Field(ge=1)], ...] = "last"
+    insert_after: Literal["last"] | Numbers = "last"
     """Stages after which the modules stand, counted from 1, or the last (Eq. 9)."""
     noise: Noise = "logistic_pair"
     """Noise of the mask: the paper's (logistic_pair), or the code's (gumbel_pair) (A3)."""
@@ -102,14 +106,7 @@ class F2DCParams(Params):
         """Whether there are any modules."""
         return self.use_dfd_loss or self.use_dfc_loss
 
-    @field_validator("insert_after")
-    @classmethod
-    def _different_stages(cls, stages: Literal["last"] | tuple[int, ...]) -> Literal["last"] | tuple[int, ...]:
-        if stages == "last":
-            return "last"
-        if not stages or len(set(stages)) != len(stages):
-            raise ValueError(f"expected 'last' or different numbers of stages from 1, found {list(stages)}")
-        return tuple(sorted(stages))
+    _different_stages = field_validator("insert_after")(_in_order)
 
     @model_validator(mode="after")
     def _modules_are_where_they_are_needed(self) -> "F2DCParams":

@@ -12,19 +12,16 @@ DomainBed: Gulrajani & Lopez-Paz, ICLR 2021, https://arxiv.org/abs/2007.01434.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedshift_clients.losses.imbalance import Classification
 from fedshift_clients.models.networks import Blueprint, SplitModel
-from fedshift_clients.modules.base import Modules
+from fedshift_clients.modules.base import FirstPass, Modules
 from fedshift_clients.modules.params import WithinDomainsParams
 from fedshift_clients.training.batches import Batch, Terms
-from fedshift_core.plural import plural
 
 #: Widths gamma of the Gaussian kernels exp(-gamma ||a - b||^2), whose sum is the kernel of MMD.
 GAMMAS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -98,37 +95,13 @@ def rex(logits: Sequence[Tensor], labels: Sequence[Tensor], cross_entropy: Class
 LEAST = 2  # images of a domain in a batch, for a covariance and two halves
 
 
-@dataclass
-class _Seen:
-    """What the first training pass since the last look left: features (B, D) and logits (B, C)."""
-
-    outcome: tuple[Tensor, Tensor] | None = None
-
-    def keep(self, model: nn.Module, _: Any, outcome: tuple[Tensor, Tensor]) -> None:
-        """Take in a pass; a hook of the model."""
-        if model.training and torch.is_grad_enabled() and self.outcome is None:
-            self.outcome = outcome
-
-    def take(self) -> tuple[Tensor, Tensor]:
-        """Return it, and forget it.
-
-        Raises:
-            RuntimeError: If there was none.
-        """
-        if self.outcome is None:
-            raise RuntimeError("modules within-domains: the method's loss made no training pass with gradients")
-        outcome, self.outcome = self.outcome, None
-        return outcome
-
-
 class WithinDomainsModules(Modules[WithinDomainsParams]):
     """Looks on at the model's passes and adds terms over the domains of a batch."""
 
     def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
         """Let the model keep what its first pass of a batch gives; nothing else changes."""
-        seen = _Seen()
-        vars(model)["seen_within"] = seen
-        model.register_forward_hook(seen.keep)
+        vars(model)["seen_within"] = seen = FirstPass("within-domains")  # features (B, D) and logits (B, C)
+        model.register_forward_hook(seen.look)
         return model
 
     def start_round(self, model: SplitModel, rng: torch.Generator) -> None:
@@ -137,7 +110,7 @@ class WithinDomainsModules(Modules[WithinDomainsParams]):
 
     def forget(self, model: SplitModel) -> None:
         """Let go of the features and logits of a training pass."""
-        vars(model)["seen_within"].outcome = None
+        vars(model)["seen_within"].kept = None
 
     def terms(self, model: SplitModel, batch: Batch) -> Terms:
         """Return the weighted terms of a batch with images of two domains or more.
@@ -145,14 +118,10 @@ class WithinDomainsModules(Modules[WithinDomainsParams]):
         Raises:
             RuntimeError: If the method's first pass was not over the batch.
         """
-        z, logits = vars(model)["seen_within"].take()
         if batch.domains is None:
+            self.forget(model)
             return {}
-        if len(logits) != len(batch.y):
-            raise RuntimeError(
-                f"modules within-domains: the method's first pass had {plural(len(logits), 'image')}, the batch "
-                f"{len(batch.y)}"
-            )
+        z, logits = vars(model)["seen_within"].take(len(batch.y))
         places = [torch.nonzero(batch.domains == domain).squeeze(1) for domain in sorted({*batch.domains.tolist()})]
         groups = [place for place in places if len(place) >= LEAST]
         if len(groups) < 2:

@@ -1,6 +1,7 @@
 """Contrasts of all methods, values and gradients, against NumPy."""
 
 import math
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -10,8 +11,10 @@ from slow_terms import check, check_edges, check_features, cosines, softmax
 from support import Float, as64, drawn, gradient, labels
 
 from fedshift_clients import losses
+from fedshift_clients.losses import common
 from fedshift_clients.losses.contrast import instance_contrast, supervised_contrast
-from fedshift_clients.methods import fedccrl, fedcode_terms, fedpall, fedplvm, fedrcl, fpl, moon
+from fedshift_clients.losses.prototypes import prototype_distance
+from fedshift_clients.methods import fedccrl, fedcode_terms, fedpall, fedplvm, fedrcl, moon
 
 B, C, D = 9, 4, 5
 Z, Y, OTHER, FAR = drawn(5, B, D), labels(5, B, C), drawn(6, B, D), drawn(7, B, D)
@@ -60,7 +63,7 @@ def slow_penalty(f: Float, y: Any, tau: float, threshold: float) -> Any:
 @pytest.mark.parametrize(("tau", "negatives", "seed"), [(0.05, 2, 0), (0.5, 1, 1), (0.5, 100, 0)])
 def test_of_fedrcl(tau: float, negatives: int, seed: int) -> None:
     def hard(f: torch.Tensor, *given: Any) -> torch.Tensor:
-        return fedrcl.hard_contrast(fedrcl.cosines_of(f), *given)
+        return fedrcl.hard_contrast(common.cosines(f), *given)
 
     check_features(hard, slow_hard, drawn(seed, B, D), labels(seed, B, C), tau, negatives)
 
@@ -68,7 +71,7 @@ def test_of_fedrcl(tau: float, negatives: int, seed: int) -> None:
 @pytest.mark.parametrize(("tau", "threshold", "seed"), [(0.05, 0.7, 0), (0.5, 0.7, 1), (0.5, -1.0, 0)])
 def test_penalty_of_fedrcl(tau: float, threshold: float, seed: int) -> None:
     def penalty(f: torch.Tensor, *given: Any) -> torch.Tensor:
-        return fedrcl.divergence_penalty(fedrcl.cosines_of(f), *given)
+        return fedrcl.divergence_penalty(common.cosines(f), *given)
 
     check_features(penalty, slow_penalty, drawn(seed, B, D) + 2.5, labels(seed, B, C), tau, threshold, rel=1e-3)
 
@@ -101,8 +104,9 @@ def slow_copies(own: Float, copy: Float, y: Any, tau: float) -> Any:
 def test_of_copies_of_fedccrl(tau: float, seed: int) -> None:
     own, copy = drawn(seed, 5, 4), drawn(seed + 100, 5, 4)
     given = own, copy, labels(seed, 5, 3), tau
-    check(lambda x, other, *more: fedccrl.aligned(other, x, *more), slow_copies, *given)
-    check_edges(fedccrl.aligned, *given, low=-100)  # has another bound
+    aligned = partial(supervised_contrast, itself=True)
+    check(lambda x, other, *more: aligned(other, x, *more), slow_copies, *given)
+    check_edges(aligned, *given, low=-100)  # has another bound
 
 
 def slow_divergence(x: Float, *others: Float) -> Any:
@@ -224,7 +228,7 @@ WITHOUT: list[tuple[Any, ...]] = [
     (fedcode_terms.semantic_contrast, Y, OTHER[:C], FAR_CLASSES, 0.5),
     (fedplvm.sparse_contrast, Y, OTHER[:C], FAR_CLASSES, 0.07, 0.25),
     (fedplvm.correction, Y, OTHER[:C], FAR_CLASSES < 0),
-    (fpl.unbiased_consistency, Y, OTHER[:C], FAR_CLASSES < 0),
+    (partial(prototype_distance, reduction="mse_mean"), Y, OTHER[:C], FAR_CLASSES < 0),
 ]
 
 

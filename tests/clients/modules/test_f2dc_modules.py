@@ -106,7 +106,7 @@ def expected_terms(model: F2DCModel, given: Batch, seed: int, p: F2DCParams) -> 
         wrong = equations.most_confident_wrong(logits if p.y_hat_from == "classifier" else m(minus), y)
         apart = equations.decoupling(plus, minus, m(plus), m(minus), y, wrong, p.tau)
         terms["dfd"] += p.lambda1 * apart / len(latents)
-        terms["dfc"] += p.lambda2 * equations.calibration(m(star), y) / len(latents)
+        terms["dfc"] += p.lambda2 * nn.functional.cross_entropy(m(star), y) / len(latents)
     return {"ce": nn.functional.cross_entropy(logits, y)} | terms
 
 
