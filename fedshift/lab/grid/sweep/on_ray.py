@@ -99,7 +99,8 @@ class RayRun(Attempt):
 class RaySweep(sweeping.Sweep):
     """A sweep whose runs the nodes of a cluster do."""
 
-    def places(self, points: Sequence[grid.Point]) -> int:
+    @staticmethod
+    def usual_jobs(points: Sequence[grid.Point]) -> int:
         """Return how many runs the living nodes have cores for.
 
         Raises:
@@ -155,8 +156,8 @@ class RaySweep(sweeping.Sweep):
 
 def sweep(arguments: Sequence[str], paper: str, address: str) -> "Comparison | None":
     """Do all runs of a grid on the cluster at an address, then compare them, as ``sweeping.sweep``."""
-    if (engine := grid.engine_of(grid.read(arguments).values)) != INLINE:
-        raise ConfigError(f"--ray needs engine={INLINE}, found engine={engine}: a simulation has a Ray of its own")
+    if grid.read(arguments).values.get("engine") != (INLINE,):
+        raise ConfigError(f"--ray needs engine={INLINE}; engine=simulation has a Ray of its own")
     import ray
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -175,9 +176,10 @@ def sweep(arguments: Sequence[str], paper: str, address: str) -> "Comparison | N
         for note in notes:
             typer.echo(note)
         with contextlib.ExitStack() as locks:
-            locks.callback(running.lock(folder, LOCK).release)
-            running.lock(folder).release()  # nobody else does runs there
-            locks.callback(running.lock(folder, shared=True).release)
+            locks.enter_context(running.lock(folder, LOCK))
+            with running.lock(folder):
+                pass  # nobody else does runs there
+            locks.enter_context(running.lock(folder, shared=True))
             return RaySweep(folder, request, points).run(paper)
     finally:
         ray.shutdown()

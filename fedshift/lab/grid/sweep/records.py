@@ -10,7 +10,6 @@ import typer
 from fedshift.lab.grid.sweep import grid
 from fedshift.lab.grid.sweep.children import ATTEMPT, Attempt
 from fedshift.lab.grid.sweep.grid import Point
-from fedshift.lab.grid.sweep.progress import Timed
 from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run, validate
@@ -88,9 +87,9 @@ class Record:
         }
 
     @property
-    def timed(self) -> Timed:
-        """Its duration, for an estimate of the time left."""
-        return Timed(self.point.config.method["name"], self.point.config.rounds, self.seconds)
+    def rounds(self) -> int:
+        """Its rounds; a run without any, which only scores, counts as one."""
+        return max(self.point.config.rounds, 1)
 
 
 class Images:

@@ -45,16 +45,19 @@ class Runner:
         self.folder, self.options, self.mark = folder, options, mark or str(folder)
         self.running: list[Record] = []
         self.env: Mapping[str, str] = {}
-        self.jobs = options.jobs or self.places(points)
+        self.jobs = options.jobs or self.usual_jobs(points)
         self.images = Images()
         self._known: dict[Path, tuple[str, dict[str, Any]] | None] = {}
         self._fork = False
         if ended := children.end_leftovers(self.mark, self.what):
             typer.echo(ended)
 
-    def places(self, points: Sequence[Point]) -> int:
-        """Return the default number of runs at a time."""
-        return usual_jobs(points)
+    @staticmethod
+    def usual_jobs(points: Sequence[Point]) -> int:
+        """Return the default number of runs at a time: one core for each thread of each; a simulation uses all."""
+        if not all(point.is_inline for point in points):
+            return 1
+        return worker_count.places(max(map(cores_of, points)))
 
     def record(self, point: Point, place: Path | None = None) -> Record:
         """Return the state of a run, whose folders are in ``place``; those on other images do not count."""
@@ -196,20 +199,14 @@ def workers_of(point: Point) -> int | None:
     return worker_count.requested(point.launch) if point.is_inline else 1
 
 
-def usual_jobs(points: Sequence[Point]) -> int:
-    """Return the default number of runs at a time: one core for each thread of each; a simulation uses all."""
-    if not all(point.is_inline for point in points):
-        return 1
-    return worker_count.places(max(map(cores_of, points)))
-
-
 def cores_of(point: Point) -> int:
     """Return how many cores a run takes."""
     return (workers_of(point) or 1) * (point.config.train.threads or 1)
 
 
-def lock(folder: Path, name: str = LOCK_FILE, *, shared: bool = False) -> Lock:
-    """Make a folder for runs and lock it.
+@contextmanager
+def lock(folder: Path, name: str = LOCK_FILE, *, shared: bool = False) -> Iterator[None]:
+    """Make a folder for runs and hold its lock in the block.
 
     Raises:
         ConfigError: If it cannot be made.
@@ -217,11 +214,15 @@ def lock(folder: Path, name: str = LOCK_FILE, *, shared: bool = False) -> Lock:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return Lock(folder / name, shared=shared)
+        held = Lock(folder / name, shared=shared)
     except InUse as holder:
         raise SweepInUseError(f"the sweep in {folder} is already in progress in {holder}") from None
     except OSError as error:
         raise ConfigError(f"output-dir: cannot write to {folder}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def run_command() -> list[str]:

@@ -46,11 +46,8 @@ def sweep(arguments: Sequence[str], paper: str) -> "Comparison | None":
     request, points, notes, folder = planned(arguments, paper)
     for note in notes:
         typer.echo(note)
-    held = lock(folder)
-    try:
+    with lock(folder):
         return Sweep(folder, request, points).run(paper)
-    finally:
-        held.release()
 
 
 def planned(arguments: Sequence[str], paper: str = "") -> tuple[GridRequest, list[Point], list[str], Path]:
@@ -135,7 +132,7 @@ class Sweep(Runner):
                 if record.state == "waiting":
                     queue.append(record)
                 elif record.state == "finished":
-                    bar.count()
+                    bar.advance(bar.grid)
                     self._show_progress(record, queue)
             if not ended:
                 sleep(POLL_SECONDS)
@@ -164,8 +161,7 @@ class Sweep(Runner):
         return [record for record in self.records if record.state == state]
 
     def _left(self, queue: Sequence[Record]) -> float | None:
-        running = [(record.timed, record.child.seconds) for record in self.running if record.child is not None]
-        return time_left([r.timed for r in self._in("finished")], running, [r.timed for r in queue], self.jobs)
+        return time_left(self._in("finished"), self.running, queue, self.jobs)
 
     def _show_progress(self, record: Record, queue: Sequence[Record]) -> None:
         total, left = str(len(self.records)), self._left(queue)
