@@ -79,9 +79,9 @@ def as_sweep(arguments: Sequence[str]) -> list[str]:
             )
     known = files.names("experiments")
     methods = [word for word in arguments if word in registry.METHODS]
-    experiments = [word for word in arguments if word.endswith((".yaml", ".yml")) or word in known]
-    for word in arguments:
-        if word not in (*keys, *methods, *experiments):
+    experiments = [word for word in arguments if word not in (*keys, *methods)]
+    for word in experiments:
+        if not word.endswith((".yaml", ".yml")) and word not in known:
             raise ConfigError(
                 f"{as_found(word)} is neither a method nor an experiment; `fedshift methods` and `fedshift "
                 f"experiments` list them{meant(word, (*registry.METHODS, *known))}"

@@ -310,15 +310,15 @@ def lacking(keys: Iterable[str], methods: Sequence[str], above: str = "") -> lis
     return notes
 
 
-def used(label: str, experiment: str, given: Mapping[str, str]) -> tuple[Point, list[UnusedKeyError]]:
+def used(label: str, experiment: str, given: dict[str, str]) -> tuple[Point, list[UnusedKeyError]]:
     """Return a run as :func:`point` without the keys that do nothing in it, and why each is left out.
 
-    Other runs of the grid may need them.
+    They are removed from ``given``; other runs of the grid may need them.
 
     Raises:
         ConfigError: If a key or value is not allowed.
     """
-    given, left_out = dict(given), list[UnusedKeyError]()
+    left_out: list[UnusedKeyError] = []
     while True:
         try:
             return point(label, experiment, given), left_out

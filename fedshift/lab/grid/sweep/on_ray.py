@@ -99,6 +99,8 @@ class RayRun(Attempt):
 class RaySweep(sweeping.Sweep):
     """A sweep whose runs the nodes of a cluster do."""
 
+    here = False
+
     @staticmethod
     def usual_jobs(points: Sequence[grid.Point]) -> int:
         """Return how many runs the living nodes have cores for.
@@ -113,10 +115,6 @@ class RaySweep(sweeping.Sweep):
         if not (rooms := sum(int(has.get("CPU", 0)) // cores for has in alive)):
             raise ConfigError(f"--ray: a run takes {cores} cores (workers x train.threads), and no node has so many")
         return rooms
-
-    def begin_forks(self, left: Sequence[grid.Point]) -> contextlib.AbstractContextManager[bool]:
-        """Fork nothing: the runs are elsewhere."""
-        return contextlib.nullcontext(False)
 
     def start(self, record: Record, waiting: int) -> None:
         """Hand out a run; it takes a GPU where there are any."""

@@ -40,9 +40,8 @@ class Record:
         seconds: The time of all attempts together.
         error: The last line of its last failure.
         failures: How often it failed in this process.
-        refused: Run folders that cannot be continued.
+        left_out: Run folders that do not count: they cannot be continued, or are on other images than those of today.
         reused: It was finished by somebody else.
-        other_images: Folders of finished runs on other images than those of today, which do not count.
     """
 
     point: Point
@@ -55,9 +54,8 @@ class Record:
     seconds: float = 0.0
     error: str | None = None
     failures: int = 0
-    refused: set[Path] = field(default_factory=set)
+    left_out: set[Path] = field(default_factory=set)
     reused: bool = False
-    other_images: set[Path] = field(default_factory=set)
 
     @property
     def attempts(self) -> int:

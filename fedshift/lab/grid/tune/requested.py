@@ -175,7 +175,6 @@ def _plan(
     given["method"] = method
     try:
         base, unused = grid.used(method, request.experiment, given)
-        given = {key: value for key, value in given.items() if key.replace("-", "_") not in {e.key for e in unused}}
         left_out += unused
         if not base.config.allocation.validation_fraction:
             given[FRACTION] = written(USUAL_FRACTION)

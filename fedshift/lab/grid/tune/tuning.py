@@ -66,8 +66,7 @@ def tune(arguments: Sequence[str], paper: str) -> "tuple[Path, Comparison | None
 
 def summary(folder: Path) -> dict[str, Any]:
     """Return the summary of a search: its methods, each with its space, its own values and its best trial."""
-    content: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    return content
+    return dict(files.read_json(folder / SUMMARY))
 
 
 def averages(folder: Path | None) -> dict[int, float]:
@@ -154,7 +153,7 @@ class Tuning(Runner):
         point = search.plan.trial(search.values(search.number))
         search.trial = self.record(point, self.folder / TRIALS / f"{search.plan.method}-{search.number:04d}")
         # Those of other values, where its store is gone.
-        search.trial.refused |= _folders(search.trial) - {search.trial.folder}
+        search.trial.left_out |= _folders(search.trial) - {search.trial.folder}
         if search.trial.state != "finished":  # else this process was killed before it could note that
             self.start(search.trial, sum(other.waits for other in self.searches))
 
@@ -162,7 +161,7 @@ class Tuning(Runner):
         """Check on a trial: report its rounds, end it early, or record its result."""
         ended = trial.child is None or trial.child.ended
         if trial.folder is None:
-            trial.folder = max(_folders(trial) - trial.refused, default=None)
+            trial.folder = max(_folders(trial) - trial.left_out, default=None)
         search.by_round = averages(trial.folder)
         if (stopped := search.report(search.number, search.by_round)) is not None:
             self.end([trial])
