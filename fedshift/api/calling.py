@@ -70,6 +70,6 @@ class _Sieve:
 def _silence() -> Iterator[None]:
     """Drop what this thread prints; other threads go on printing."""
     thread = threading.get_ident()
-    out, err = cast(TextIO, _Sieve(sys.stdout, thread)), cast(TextIO, _Sieve(sys.stderr, thread))
+    out, err = (cast(TextIO, _Sieve(stream, thread)) for stream in (sys.stdout, sys.stderr))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield

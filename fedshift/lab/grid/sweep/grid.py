@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from fedshift.run.engine import NAME as INLINE
 from fedshift.run.launch import worker_count
 from fedshift_app.config import registry, run_name
 from fedshift_app.config import resolving as configuration
-from fedshift_app.config.arguments import not_empty, parse_arguments
+from fedshift_app.config.arguments import LAUNCH_KEYS, not_empty, parse_arguments
 from fedshift_app.config.error_messages import explaining
 from fedshift_app.config.keys import FREE
 from fedshift_app.config.options_of_a_kind import UnusedKeyError
@@ -27,21 +27,8 @@ from fedshift_core.plural import plural
 
 MOST_RUNS = 10_000  # of a grid
 #: Keys that name no list: their commas are part of the value. None of them decides a number of a run.
-UNSPLIT_KEYS = (
-    "engine",
-    "workers",
-    "actors",
-    "cpus-per-client",
-    "gpus-per-client",
-    "report",
-    "data-dir",
-    "output-dir",
-    "profile",
-    "tracking",
-    "set",
-    "keep_rounds",
-    "keep-rounds",
-)
+UNSPLIT_KEYS = {"data-dir", "output-dir", "profile", "tracking", "set", "keep_rounds", "keep-rounds", *LAUNCH_KEYS}
+UNSPLIT_KEYS.remove("nodes")
 #: Keys that only a simulation has: a sweep that names one and no engine is simulated.
 OF_SIMULATION = ("actors", "cpus-per-client", "gpus-per-client")
 
@@ -221,7 +208,10 @@ def points(request: GridRequest) -> tuple[list[Point], list[str]]:
     """
     distinct: dict[str, Point] = {}
     unused: list[UnusedKeyError] = []
-    combinations = list(_combinations(request))
+    outermost = request.options.order.removesuffix("-first")
+    keys = sorted(request.values, key=lambda key: key != outermost)  # the last one changes first
+    chosen = itertools.product(*(request.values[key] for key in keys))
+    combinations = [dict(zip(keys, values, strict=True)) for values in chosen]
     methods = request.methods
     notes = lacking(request.values, methods)
     for combination in combinations:
@@ -276,15 +266,6 @@ def identity(config: RunConfig, nodes: int) -> str:
 def grid_hash(keys: Sequence[str]) -> str:
     """Return the name of a grid with these runs, independent of their order."""
     return hashlib.sha256(" ".join(sorted(keys)).encode()).hexdigest()[:8]
-
-
-def _combinations(request: GridRequest) -> Iterator[dict[str, str]]:
-    """Yield all combinations of the keys' values; the last key changes first."""
-    outermost = request.options.order.removesuffix("-first")
-    keys = sorted(request.values, key=lambda key: key != outermost)
-    for values in itertools.product(*(request.values[key] for key in keys)):
-        chosen = dict(zip(keys, values, strict=True))
-        yield {key: chosen[key] for key in request.values}
 
 
 def belongs(key: str, method: str) -> bool:
