@@ -21,50 +21,84 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from pydantic import Field as Field
+    from pydantic import Field
 
-    from fedshift.api import Tuned as Tuned
-    from fedshift.api import compare as compare
-    from fedshift.api import evaluate as evaluate
-    from fedshift.api import load as load
-    from fedshift.api import load_model as load_model
-    from fedshift.api import method as method
-    from fedshift.api import methods as methods
-    from fedshift.api import predict as predict
-    from fedshift.api import register as register
-    from fedshift.api import run as run
-    from fedshift.api import sweep as sweep
-    from fedshift.api import testing as testing
-    from fedshift.api import tune as tune
-    from fedshift.api.methods import MethodInfo as MethodInfo
-    from fedshift.api.model import Model as Model
-    from fedshift.api.runs import Results as Results
-    from fedshift.api.runs import Run as Run
-    from fedshift.lab.grid.evaluate.table import Evaluation as Evaluation
-    from fedshift.lab.tables.compare import Comparison as Comparison
-    from fedshift_clients import losses as losses
-    from fedshift_clients.base import DomainClient
-    from fedshift_clients.base import Scores as Scores
-    from fedshift_clients.training.batches import Batch as Batch
-    from fedshift_clients.training.phases import Phase as Phase
-    from fedshift_core import __version__ as __version__
-    from fedshift_core.arrays import Arrays as Arrays
-    from fedshift_core.errors import ConfigError as ConfigError
-    from fedshift_core.errors import DataError as DataError
-    from fedshift_core.errors import FederationError as FederationError
-    from fedshift_core.errors import FedShiftError as FedShiftError
-    from fedshift_core.params import Params as Params
-    from fedshift_core.registry import Method as Method
-    from fedshift_core.wire.records import encode as encode
-    from fedshift_strategies.base import DomainStrategy
-    from fedshift_strategies.federation.nodes import Node as Node
-    from fedshift_strategies.federation.updates import Update as Update
-    from fedshift_strategies.federation.updates import average as average
-    from fedshift_strategies.federation.updates import decode as decode
+    from fedshift.api import (
+        Tuned,
+        compare,
+        evaluate,
+        load,
+        load_model,
+        method,
+        methods,
+        predict,
+        register,
+        run,
+        sweep,
+        testing,
+        tune,
+    )
+    from fedshift.api.methods import MethodInfo
+    from fedshift.api.model import Model
+    from fedshift.api.runs import Results, Run
+    from fedshift.lab.grid.evaluate.table import Evaluation
+    from fedshift.lab.tables.compare import Comparison
+    from fedshift_clients import losses
+    from fedshift_clients.base import DomainClient as Client
+    from fedshift_clients.base import Scores
+    from fedshift_clients.training.batches import Batch
+    from fedshift_clients.training.phases import Phase
+    from fedshift_core import __version__
+    from fedshift_core.arrays import Arrays
+    from fedshift_core.errors import ConfigError, DataError, FederationError, FedShiftError
+    from fedshift_core.params import Params
+    from fedshift_core.registry import Method
+    from fedshift_core.wire.records import encode
+    from fedshift_strategies.base import DomainStrategy as Strategy
+    from fedshift_strategies.federation.nodes import Node
+    from fedshift_strategies.federation.updates import Update, average, decode
 
-    Client = DomainClient
-    Strategy = DomainStrategy
-
+__all__ = [
+    "Arrays",
+    "Batch",
+    "Client",
+    "Comparison",
+    "ConfigError",
+    "DataError",
+    "Evaluation",
+    "FedShiftError",
+    "FederationError",
+    "Field",
+    "Method",
+    "MethodInfo",
+    "Model",
+    "Node",
+    "Params",
+    "Phase",
+    "Results",
+    "Run",
+    "Scores",
+    "Strategy",
+    "Tuned",
+    "Update",
+    "__version__",
+    "average",
+    "compare",
+    "decode",
+    "encode",
+    "evaluate",
+    "load",
+    "load_model",
+    "losses",
+    "method",
+    "methods",
+    "predict",
+    "register",
+    "run",
+    "sweep",
+    "testing",
+    "tune",
+]
 #: The names of the interface are those that a reader of types finds above, each with its module and its name there.
 _BLOCK = next(part for part in ast.parse(Path(__file__).read_bytes()).body if isinstance(part, ast.If))
 _FROM = {
@@ -73,9 +107,6 @@ _FROM = {
     if isinstance(line, ast.ImportFrom)
     for name in line.names
 }
-for _line in _BLOCK.body:
-    if isinstance(_line, ast.Assign):
-        _FROM[ast.unparse(_line.targets[0])] = _FROM.pop(ast.unparse(_line.value))
 
 
 def __getattr__(name: str) -> Any:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedshift.api import calling, keys
-from fedshift.api import methods as _methods
 from fedshift.api.methods import MethodInfo
+from fedshift.api.methods import method as method
+from fedshift.api.methods import methods as methods
 from fedshift.api.runs import Run
 from fedshift.export import predict as predict
 from fedshift.lab.tables.compare import Comparison as Comparison
@@ -263,7 +264,7 @@ def register(
 
     fields = {"title": title or name, "terms": terms, "defaults": defaults, **about}
     registering.register(name, client, strategy, fields)
-    return _methods.about(name)
+    return method(name)
 
 
 @contextmanager
@@ -284,28 +285,3 @@ def _compared(table: Comparison | None) -> Comparison:
     if table is None:  # a run that is not finished has raised before
         raise FederationError("no run is finished")
     return table
-
-
-def methods() -> list[MethodInfo]:
-    """Return all methods that can be used here, those of installed packages and registered ones too.
-
-    >>> [method.name for method in methods()][:1]
-    ['fedavg']
-    """
-    return _methods.listed()
-
-
-def method(name: str) -> MethodInfo:
-    """Return what there is to know of a method.
-
-        >>> fpl = method("fpl")
-        >>> fpl.parameters["tau"].default, fpl.parameters["tau"].allowed
-        ('0.02', 'above 0')
-
-    Args:
-        name: Its name.
-
-    Raises:
-        ConfigError: If there is none of that name.
-    """
-    return _methods.about(name)

@@ -34,7 +34,7 @@ def call(command: str, *, progress: bool) -> Iterator[None]:
             "fedshift: another run, sweep or search is in progress in this process; wait for it, or start a process "
             "for each (fedshift.lab.grid.sweep(..., jobs=2) does)"
         )
-    before = {name: os.environ.get(name) for name in _CHANGED}
+    before = {name: os.environ[name] for name in _CHANGED if name in os.environ}
     os.environ[COMMAND] = command
     try:
         with contextlib.nullcontext() if progress else _silence():
@@ -46,11 +46,9 @@ def call(command: str, *, progress: bool) -> Iterator[None]:
     except OSError as error:  # a full disk or a forbidden folder, as the command says it
         raise FedShiftError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in _CHANGED:
+            os.environ.pop(name, None)
+        os.environ.update(before)
         _in_progress.release()
 
 
@@ -72,6 +70,6 @@ class _Sieve:
 def _silence() -> Iterator[None]:
     """Drop what this thread prints; other threads go on printing."""
     thread = threading.get_ident()
-    out, err = cast(TextIO, _Sieve(sys.stdout, thread)), cast(TextIO, _Sieve(sys.stderr, thread))
+    out, err = (cast(TextIO, _Sieve(stream, thread)) for stream in (sys.stdout, sys.stderr))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield

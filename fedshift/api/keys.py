@@ -57,19 +57,20 @@ def _written(keys: Mapping[str, Any], several: bool, plain: Collection[str]) -> 
         else:
             pairs = [(key, value)]
         for dotted, given_value in pairs:
-            one = _without_numpy(given_value)
-            if several and isinstance(one, list | tuple | range) and not dotted.startswith(_RANGE):
-                yield dotted, ",".join(text_of(dotted, item, dotted in plain) for item in one)
-            else:
-                yield dotted, text_of(dotted, one, dotted in plain or dotted.startswith(_RANGE))
+            values, is_range = _of_python(given_value), dotted.startswith(_RANGE)
+            if not several or is_range or not isinstance(values, list | tuple | range):
+                values = [values]
+            yield dotted, ",".join(text_of(dotted, value, dotted in plain or is_range) for value in values)
 
 
-def _without_numpy(value: Any) -> Any:
-    """Return an array or a number of NumPy or torch as lists and numbers of Python, else the value."""
-    return value.tolist() if hasattr(value, "tolist") and hasattr(value, "dtype") else value
+def _of_python(value: Any) -> Any:
+    """Return an array or a number of NumPy or torch as lists and numbers of Python, and a path as text."""
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):
+        return value.tolist()
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def text_of(key: str, value: Any, plain: bool) -> str:
+def text_of(key: str, value: Any, plain: bool = False) -> str:
     """Return a value as the text that a command reads it from.
 
     Args:
@@ -80,17 +81,14 @@ def text_of(key: str, value: Any, plain: bool) -> str:
     Raises:
         ConfigError: If it is of another type.
     """
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    return value if plain and isinstance(value, str) else _yaml(key, value)
-
-
-def _yaml(key: str, value: Any) -> str:
-    value = os.fspath(value) if isinstance(value, os.PathLike) else _without_numpy(value)
+    value = _of_python(value)
+    if plain and isinstance(value, str):
+        return value
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_yaml(key, str(name))}: {_yaml(key, item)}" for name, item in value.items()) + "}"
+        pairs = (f"{text_of(key, str(name))}: {text_of(key, item)}" for name, item in value.items())
+        return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list | tuple | range):
-        return "[" + ", ".join(_yaml(key, item) for item in value) + "]"
+        return f"[{', '.join(text_of(key, item) for item in value)}]"
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ConfigError(f"{key}: expected a finite number, found {as_found(value)}")

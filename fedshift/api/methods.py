@@ -48,8 +48,15 @@ class MethodInfo:
         return catalog.described(self.name)
 
 
-def about(name: str) -> MethodInfo:
-    """Return a method.
+def method(name: str) -> MethodInfo:
+    """Return what there is to know of a method.
+
+        >>> fpl = method("fpl")
+        >>> fpl.parameters["tau"].default, fpl.parameters["tau"].allowed
+        ('0.02', 'above 0')
+
+    Args:
+        name: Its name.
 
     Raises:
         ConfigError: If there is none of that name.
@@ -61,6 +68,10 @@ def about(name: str) -> MethodInfo:
     return MethodInfo(name, found.title, found.venue, found.group, of, found.private, found.approximation)
 
 
-def listed() -> list[MethodInfo]:
-    """Return all usable methods in the order of lists."""
-    return [about(name) for name in registry.METHODS]
+def methods() -> list[MethodInfo]:
+    """Return all methods that can be used here, those of installed packages and registered ones too.
+
+    >>> [method.name for method in methods()][:1]
+    ['fedavg']
+    """
+    return [method(name) for name in registry.METHODS]

@@ -10,15 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import ValidationError
-
 from fedshift.api.runs import Run
-from fedshift.lab.grid.sweep import grid
 from fedshift.run.arguments import names
 from fedshift_app.config import plugins, registry
 from fedshift_app.run.files import CONFIG_FILE
 from fedshift_clients.base import DomainClient
 from fedshift_core import carried, extensions, json_text
+from fedshift_core.arguments import as_arguments
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found
@@ -44,20 +42,13 @@ def register(name: str, client: Any, strategy: Any, about: Mapping[str, Any]) ->
         raise ConfigError(f"register: {as_found(name)} is no name of a method: expected letters, digits, '-' and '_'")
     for key, kind, base in (("client", client, DomainClient), ("strategy", strategy, DomainStrategy)):
         if kind is not None and not (isinstance(kind, type) and issubclass(kind, base)):
-            of = "Client" if base is DomainClient else "Strategy"
-            raise ConfigError(f"register: {key} is {as_found(kind)}; expected a class of fedshift.{of}")
+            raise ConfigError(f"register: {key} is {as_found(kind)}; expected a class of fedshift.{key.title()}")
     given = {"title": name, **about, "client": client or "", "strategy": strategy or ""}
     defaults = {} if given.get("defaults") is None else given["defaults"]
     if not isinstance(defaults, Mapping):
         raise ConfigError(f"register: defaults: expected a mapping of keys to values, found {as_found(defaults)}")
     given |= {"terms": names("register: terms", given.get("terms", ())), "defaults": FrozenDict(defaults)}
-    try:
-        method = Method(name=name, **given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        known = ", ".join(sorted({*Method.model_fields} - {"name"}))
-        why = f"unknown key; there are {known}" if first["type"] == "extra_forbidden" else first["msg"]
-        raise ConfigError(f"register: {'.'.join(map(str, first['loc']))}: {why}") from None
+    method = as_arguments(Method, {"name": name, **given}, "register", [*Method.model_fields, "node_params"])
     if name in registry.METHODS and Path(registry.METHODS.origin(name)).suffix != carried.SUFFIX:
         raise ConfigError(f"register: {name!r} is the name of a method of {registry.METHODS.origin(name)}")
     _carry(method)
@@ -90,7 +81,7 @@ def with_files(words: Sequence[str], *, renew: bool = True) -> list[str]:
         ConfigError: If that cannot be carried to other processes, or a run is to go on with what is no longer so.
     """
     _check_resumed(words)
-    named = [word.partition("=")[2] for word in words if word.partition("=")[0] in grid.METHOD_KEYS]
+    named = [word.partition("=")[2] for word in words if word.startswith(("method=", "method.name="))]
     methods = [method.strip("\"'") for text in named for method in text.split(",")]
     known = [_registered[method] for method in dict.fromkeys(methods) if method in _registered]
     files = [str(_carry(_methods[file]) if renew and _is_changed(file) else file) for file in known]

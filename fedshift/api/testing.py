@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -164,11 +165,14 @@ def check_declared(method: Method, folder: Path) -> None:
             raise ContractError(f"losses are declared: {term!r} is negative: {min(values)}")
 
 
+@dataclass
 class _Bench:
     """Makes the runs of a check in a folder, each with the keys that are given."""
 
-    def __init__(self, method: Method, folder: Path, experiment: Named, given: Mapping[str, Any]) -> None:
-        self.method, self.folder, self.experiment, self.given = method, folder, experiment, given
+    method: Method
+    folder: Path
+    experiment: Named
+    given: Mapping[str, Any]
 
     def run(self, name: str, *more: Mapping[str, Any], grid: _Traffic | None = None, processes: int = 1) -> Run:
         """Make a run, in so many worker processes, with further keys over the given ones."""
@@ -294,18 +298,16 @@ def _known(method: Any) -> Method:
     Raises:
         ConfigError: If there is none.
     """
-    if isinstance(method, str):
-        return registry.get(method)
-    if isinstance(method, Method):
-        return registry.get(method.name)
+    if isinstance(method, str | Method):
+        return registry.get(method.name if isinstance(method, Method) else method)
     if not isinstance(method, type) or not issubclass(method, DomainClient | DomainStrategy):
         raise ConfigError(f"check_method: expected a name or a class of a method, found {as_found(method)}")
     for found in map(registry.get, registry.METHODS):
         if method in (found.client, found.strategy):
             return found
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", method.__name__).lower()
-    side = {"client": method} if issubclass(method, DomainClient) else {"strategy": method}
-    return registering.register(name, side.get("client"), side.get("strategy"), {"never_off": "unknown"})
+    client, strategy = (method, None) if issubclass(method, DomainClient) else (None, method)
+    return registering.register(name, client, strategy, {"never_off": "unknown"})
 
 
 @contextlib.contextmanager

@@ -5,10 +5,9 @@ import platform
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -29,9 +28,6 @@ from fedshift_core.env import COMMAND, SWEEP_PROCESS
 from fedshift_core.errors import REFUSALS, ConfigError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, plain, shown
 
-if TYPE_CHECKING:
-    from fedshift.run.launch.json_line import Outcome
-
 #: Signals that end the command in order, and its exit code then.
 STOPPING = {signal.SIGINT: exit_codes.CTRL_C, signal.SIGTERM: exit_codes.TERMINATED, signal.SIGHUP: exit_codes.HANGUP}
 
@@ -46,7 +42,7 @@ app = typer.Typer(
 def print_version(show: bool) -> None:
     """Print the versions that a bug report should name, and exit."""
     if show:
-        version(bundle=False)
+        typer.echo(version())
         raise typer.Exit
 
 
@@ -119,19 +115,15 @@ def run(
     from fedshift.run.launch import json_line
 
     with json_line.printed(on=as_json) as outcome:
-        _run(*parse_arguments(typed), outcome)
+        from fedshift.run.launch import running
+        from fedshift_app.run import status
 
-
-def _run(flat: dict[str, Any], launch: dict[str, Any], outcome: "Outcome") -> None:
-    """Run an experiment, write its report and say what it has come to."""
-    from fedshift.run.launch import running
-    from fedshift_app.run import status
-
-    folder = running.run(flat, launch, note=outcome.begun)
-    if launch.get("report", True):
-        report_after_run(folder)
-    typer.echo(f"run folder: {shown(folder, WHOLE_PATH)}")
-    status.exit_if_degraded(folder)
+        flat, launch = parse_arguments(typed)
+        folder = running.run(flat, launch, note=outcome.begun)
+        if launch.get("report", True):
+            report_after_run(folder)
+        typer.echo(f"run folder: {shown(folder, WHOLE_PATH)}")
+        status.exit_if_degraded(folder)
 
 
 @command(app)
@@ -142,7 +134,7 @@ def status(
     as_metrics: bool = False,
     watch: bool = False,
     site: str = "",
-) -> None:
+) -> int:
     """Show how a run stands, by default the newest of output-dir. Exits with 3 if it failed or was interrupted.
 
     Args:
@@ -158,12 +150,11 @@ def status(
     """
     from fedshift.run.launch import watching
 
-    given = arguments or []
-    raise SystemExit(watching.show(given, as_json=as_json, as_metrics=as_metrics, watch=watch, site=site))
+    return watching.show(arguments or [], as_json=as_json, as_metrics=as_metrics, watch=watch, site=site)
 
 
 @command(app)
-def doctor(*, renew: bool = False, as_json: bool = False, publish: bool = False) -> None:
+def doctor(*, renew: bool = False, as_json: bool = False, publish: bool = False) -> int:
     """Show this machine, what trains fastest on it, and its problems, which make the exit code 1.
 
     Args:
@@ -180,12 +171,12 @@ def doctor(*, renew: bool = False, as_json: bool = False, publish: bool = False)
     if publish:
         if renew:
             raise ConfigError("give --publish or --renew, not both: --publish looks at the app alone")
-        raise SystemExit(machine.show_publishing(as_json=as_json))
-    raise SystemExit(machine.show(renew=renew, as_json=as_json))
+        return machine.show_publishing(as_json=as_json)
+    return machine.show(renew=renew, as_json=as_json)
 
 
 @command(app)
-def version(*, bundle: bool = False) -> None:
+def version(*, bundle: bool = False) -> str:
     """Print the version of FedShift, or the hash of its code, which nodes compare with their own.
 
     Args:
@@ -198,15 +189,14 @@ def version(*, bundle: bool = False) -> None:
     if bundle:
         from fedshift_app.node import own_code
 
-        typer.echo(own_code.installed())
-        return
+        return own_code.installed()
     from importlib import metadata
 
-    typer.echo(f"fedshift {__version__} (Flower {metadata.version('flwr')}, Python {platform.python_version()})")
+    return f"fedshift {__version__} (Flower {metadata.version('flwr')}, Python {platform.python_version()})"
 
 
 @command(app)
-def app_dir() -> None:
+def app_dir() -> str:
     """Print the folder of the Flower app, for `flwr run "$(fedshift app-dir)"`.
 
     Examples:
@@ -215,7 +205,7 @@ def app_dir() -> None:
     """
     from fedshift_app.config import files
 
-    typer.echo(str(files.APP))
+    return str(files.APP)
 
 
 @command(app)
@@ -233,29 +223,25 @@ def report(folder: Path, arguments: list[str] | None = None) -> None:
         fedshift report runs/FOLDER
         fedshift report runs/FOLDER images=all
     """
-    from fedshift.lab.pages.report import command
-
-    made = command.run(folder, arguments or [])
-    typer.echo(f"report: {shown(made.page, WHOLE_PATH)}")
-    print_missing(made.lacks)
-    if made.lacks:
+    if not _is_drawn(folder, arguments or []):
         raise SystemExit(exit_codes.PARTLY_DRAWN)
 
 
-def print_missing(lacks: Sequence[str]) -> None:
-    """Print to standard error what a report could not draw, and why."""
-    for line in lacks:
+def _is_drawn(folder: Path, arguments: list[str]) -> bool:
+    """Write the report of a run, print what could not be drawn, and why; return whether nothing is missing."""
+    from fedshift.lab.pages.report import command
+
+    made = command.run(folder, arguments)
+    typer.echo(f"report: {shown(made.page, WHOLE_PATH)}")
+    for line in made.lacks:
         typer.echo(f"not drawn: {plain(line, WHOLE_PATH)}", err=True)
+    return not made.lacks
 
 
 def report_after_run(folder: Path) -> None:
     """Write the report of a run that has just finished; print a line if that fails."""
-    from fedshift.lab.pages.report import command
-
     try:
-        made = command.run(folder, [])
-        typer.echo(f"report: {shown(made.page, WHOLE_PATH)}")
-        print_missing(made.lacks)
+        _is_drawn(folder, [])
     except (FedShiftError, SystemExit) as error:  # the run is finished, also if one stops here
         why = "stopped" if isinstance(error, SystemExit) else str(error)
         again = f"fedshift report {shown(shlex.quote(str(folder)), WHOLE_PATH)}"

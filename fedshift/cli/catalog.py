@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -23,7 +24,7 @@ app = typer.Typer()
 @command(app)
 def methods(
     name: Annotated[str | None, completion.methods] = None, *, markdown: bool = False, privacy: bool = False
-) -> None:
+) -> str:
     """List the methods in groups, one line each, with their package, or show all of one.
 
     Args:
@@ -42,15 +43,13 @@ def methods(
     if markdown or privacy:
         from fedshift_app.config.fits import privacy as privacy_table
 
-        typer.echo(registry.markdown() if markdown else privacy_table())
-        return
+        return registry.markdown() if markdown else privacy_table()
     from fedshift.run.catalog import methods as about
 
     if name is not None:
-        typer.echo(about.described(name))
-        return
-    typer.echo("\n".join(about.listed()))
+        return about.described(name)
     print_problems(registry.METHODS)
+    return "\n".join(about.listed())
 
 
 @command(app)
@@ -89,7 +88,7 @@ def commands(name: str = "") -> None:
 
 
 @command(app, "datasets")
-def data_sets(name: Annotated[str | None, completion.data_sets] = None) -> None:
+def data_sets(name: Annotated[str | None, completion.data_sets] = None) -> str:
     """List the data sets, one line each, with the package that they come from; or show all of one.
 
     Args:
@@ -102,10 +101,7 @@ def data_sets(name: Annotated[str | None, completion.data_sets] = None) -> None:
     from fedshift.run.catalog import things
     from fedshift_datasets import catalog
 
-    if name is not None:
-        typer.echo(things.dataset(name))
-        return
-    show(catalog.DATASETS, things.dataset_line)
+    return things.dataset(name) if name is not None else listed(catalog.DATASETS, things.dataset_line)
 
 
 @command(app)
@@ -115,7 +111,7 @@ def models(
     size: Annotated[int, Bounds(16, 512)] = 64,
     markdown: bool = False,
     pretrained: bool = False,
-) -> None:
+) -> str:
     """List the networks, one line each; or show features, parameters and stages of those that are named.
 
     Args:
@@ -128,27 +124,20 @@ def models(
         fedshift models
         fedshift models resnet10 cnn --markdown
     """
-    if pretrained:
-        if names or markdown:
-            raise ConfigError("models: --pretrained goes with no NAME and without --markdown")
+    if pretrained and (names or markdown):
+        raise ConfigError("models: --pretrained goes with no NAME and without --markdown")
+    if pretrained or names:
         from fedshift.run.catalog import networks
 
-        typer.echo(networks.pretrained())
-        return
-    if names:
-        from fedshift.run.catalog import networks
-
-        typer.echo(networks.table(names, size, markdown=markdown))
-        return
+        return networks.pretrained() if pretrained else networks.table(names or [], size, markdown=markdown)
     from fedshift_clients.models.catalog import FAMILIES, NETWORKS
 
-    show(NETWORKS, lambda n: n.title + (f"; images of {n.size}x{n.size} only" if n.size else ""))
-    for family in FAMILIES.values():
-        typer.echo(family.title)
+    lines = listed(NETWORKS, lambda n: n.title + (f"; images of {n.size}x{n.size} only" if n.size else ""))
+    return "\n".join([lines, *(family.title for family in FAMILIES.values())])
 
 
 @command(app)
-def adaptations() -> None:
+def adaptations() -> str:
     """List what a node can do between the weights and the score, one line each (section adapt).
 
     Examples:
@@ -157,11 +146,11 @@ def adaptations() -> None:
     """
     from fedshift_app.config import registry
 
-    show(registry.ADAPTATIONS, lambda a: a.title)
+    return listed(registry.ADAPTATIONS)
 
 
 @command(app)
-def modules() -> None:
+def modules() -> str:
     """List the modules that any method's model can carry, one line each (section modules).
 
     Examples:
@@ -170,11 +159,11 @@ def modules() -> None:
     """
     from fedshift_app.config import registry
 
-    show(registry.MODULES, lambda m: m.title)
+    return listed(registry.MODULES)
 
 
 @command(app)
-def experiments(name: Annotated[str | None, completion.experiments] = None) -> None:
+def experiments(name: Annotated[str | None, completion.experiments] = None) -> str:
     """List the experiments: the nodes they need, and the table of a paper that they stand for; or show all of one.
 
     Args:
@@ -186,11 +175,11 @@ def experiments(name: Annotated[str | None, completion.experiments] = None) -> N
     """
     from fedshift.run.catalog import things
 
-    typer.echo(things.experiment(name) if name is not None else "\n".join(things.experiments()))
+    return things.experiment(name) if name is not None else "\n".join(things.experiments())
 
 
 @command(app)
-def papers() -> None:
+def papers() -> str:
     """List the papers' printed tables, one line each, by the id that `fedshift compare --paper` takes.
 
     Examples:
@@ -199,8 +188,7 @@ def papers() -> None:
     """
     from fedshift.lab.tables.papers import printed as tables
 
-    for line in tables.lines():
-        typer.echo(line)
+    return "\n".join(tables.lines())
 
 
 @command(app)
@@ -230,15 +218,14 @@ def cite(runs: list[Path] | None = None, *, method: str = "", dataset: str = "",
         raise SystemExit(exit_codes.FAILED)
 
 
-def show(kind: "Registry[T]", line_of: Callable[[T], str]) -> None:
-    """Print a line for each entry of a registry, with its package if it is not ours. Unusable ones go to stderr."""
+def listed(kind: "Registry[T]", line_of: Callable[[T], str] = attrgetter("title")) -> str:
+    """Return a line for each entry of a registry, with its package if it is not ours. Unusable ones go to stderr."""
     from fedshift_core.extensions import OURS
 
-    width = max(map(len, kind))
-    for name, thing in kind.items():
-        origin = kind.origin(name)
-        typer.echo(f"{name:<{width}}  {line_of(thing)}" + ("" if origin == OURS else f" [{origin}]"))
     print_problems(kind)
+    rows = [(name, line_of(thing), kind.origin(name)) for name, thing in kind.items()]
+    width = max(map(len, kind))
+    return "\n".join(f"{name:<{width}}  {line}{'' if of == OURS else f' [{of}]'}" for name, line, of in rows)
 
 
 def print_problems(kind: "Registry[T]") -> None:

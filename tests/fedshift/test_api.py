@@ -37,7 +37,7 @@ def test_the_examples_of_the_docstrings_are_true() -> None:
     finder = doctest.DocTestFinder(exclude_empty=True)
     checker = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     others = {"DomainClient": fs.Client, "cross_entropy": fs.losses.cross_entropy}
-    found = [*finder.find(api), *finder.find(fs.compare)]
+    found = [example for part in (api, fs.method, fs.methods, fs.compare) for example in finder.find(part)]
     for example in sorted(found, key=lambda found: found.name != "fedshift.api.run"):  # it makes the run
         example.globs |= others
         checker.run(example)

@@ -1,7 +1,7 @@
 """``fedshift sweep``, ``rescore``, ``evaluate``, ``tune`` and ``costs``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -9,9 +9,6 @@ from fedshift.run.catalog import completion
 from fedshift.run.options import command, form_of
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError, FederationError
-
-if TYPE_CHECKING:
-    from fedshift.lab.tables.compare import Comparison
 
 app = typer.Typer()
 
@@ -46,34 +43,27 @@ def sweep(
         fedshift sweep handwritten method=fedavg,i2pfl seed=0,1,2 engine=inline
         fedshift sweep handwritten method=fedavg seed=0,1 engine=inline --list
     """
-    if ray and (listed or into or dry):
-        raise ConfigError("sweep: --ray goes alone or with --paper TABLE")
-    from fedshift.lab.grid.sweep import listing, sweeping
+    if sum(map(bool, (listed, into, ray, dry, paper and not ray))) > 1 or (slurm is not None and not listed):
+        raise ConfigError(
+            "sweep: --list, --in FOLDER, --dry-run, --ray HOST:PORT and --paper TABLE exclude one another, but for "
+            "--paper with --ray; --slurm FILE goes with --list"
+        )
+    from fedshift.lab.grid.sweep import listing, on_ray, sweeping
 
-    if dry and (listed or into or paper):
-        raise ConfigError("sweep: --dry-run goes alone")
-    if (listed and into) or (slurm is not None and not listed) or (paper and (listed or into)):
-        raise ConfigError("sweep: --list goes alone or with --slurm FILE, --in FOLDER and --paper TABLE go alone")
+    typed = arguments or []
     if dry:
         from fedshift.lab.grid.costs import grid_dry_run
 
-        typer.echo(grid_dry_run.sweep(arguments or []))
+        typer.echo(grid_dry_run.sweep(typed))
     elif listed:
-        listing.show(arguments or [], slurm)
+        listing.show(typed, slurm)
     elif into:
-        listing.run_point(arguments or [], into)
-    elif ray:
-        from fedshift.lab.grid.sweep import on_ray
-
-        _end_of_sweep(on_ray.sweep(arguments or [], paper, ray))
+        listing.run_point(typed, into)
     else:
-        _end_of_sweep(sweeping.sweep(arguments or [], paper))
-
-
-def _end_of_sweep(comparison: "Comparison | None") -> None:
-    rows = comparison.numbers.rows if comparison is not None else ()
-    if any(run.results.losses.lines() for row in rows for run in row.runs):  # the notes of the table name them
-        raise SystemExit(exit_codes.DEGRADED)
+        comparison = on_ray.sweep(typed, paper, ray) if ray else sweeping.sweep(typed, paper)
+        rows = comparison.numbers.rows if comparison is not None else ()
+        if any(run.results.losses.lines() for row in rows for run in row.runs):  # the notes of the table name them
+            raise SystemExit(exit_codes.DEGRADED)
 
 
 @command(app, to="fedshift.lab.grid.rescore.command:rescore")

@@ -320,7 +320,7 @@ def test_an_edited_configuration_is_refused_or_taken_and_noted(interrupted: Path
     edit(run, "train", "lr", to=before)  # what it began with is not what it ended with
     assert f"train.lr 0.5 -> {before}" in loading.read([run]).runs[0].contradiction
     with pytest.raises(ConfigError, match="edited"):
-        scoring.check(scoring.Question(run, {}))
+        scoring.check(run, [])
     edit(run, "train", "lr", to=0.5)
     assert noted in status.block(status.read(run))
     assert resume(interrupted, rounds=ROUNDS + 2).results["changed"] == results["changed"]

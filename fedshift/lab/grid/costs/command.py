@@ -8,25 +8,16 @@ from fedshift.lab.grid.costs.table import Table
 from fedshift.lab.grid.sweep import grid
 from fedshift_app.config import files, registry
 from fedshift_app.config.arguments import LAUNCH_KEYS
+from fedshift_app.config.resolving import FLAT_KEYS
 from fedshift_app.run import console
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import as_found
 from fedshift_core.spelling import meant
 
 log = logging.getLogger("fedshift")
+TAKEN = {"nodes", "dataset", "rounds", "seed", "data-dir", "set"}
 #: Keys of ``fedshift run`` and of a sweep that say nothing about what a round costs.
-REFUSED = (
-    *(key for key in LAUNCH_KEYS if key != "nodes"),
-    *grid.Options.model_fields,
-    "method",
-    "output-dir",
-    "resume",
-    "round",
-    "profile",
-    "tracking",
-    "evaluate-every",
-    "evaluate-fraction",
-)
+REFUSED = {*LAUNCH_KEYS, *FLAT_KEYS, *grid.Options.model_fields} - TAKEN
 
 
 def run(arguments: Sequence[str], paper: str = "") -> Table:
@@ -79,9 +70,9 @@ def as_sweep(arguments: Sequence[str]) -> list[str]:
             )
     known = files.names("experiments")
     methods = [word for word in arguments if word in registry.METHODS]
-    experiments = [word for word in arguments if word.endswith((".yaml", ".yml")) or word in known]
-    for word in arguments:
-        if word not in (*keys, *methods, *experiments):
+    experiments = [word for word in arguments if word not in (*keys, *methods)]
+    for word in experiments:
+        if not word.endswith((".yaml", ".yml")) and word not in known:
             raise ConfigError(
                 f"{as_found(word)} is neither a method nor an experiment; `fedshift methods` and `fedshift "
                 f"experiments` list them{meant(word, (*registry.METHODS, *known))}"

@@ -111,10 +111,12 @@ def measure(config: RunConfig, nodes: int) -> Measured:
     def its(of: Sequence[Message]) -> list[Message]:
         return [message for message in of if message.metadata.dst_node_id == node] or list(of[:1])
 
-    rounds, local, up = config.rounds, [], 0
-    every = [
-        n for n in range(1, rounds + 1) or (0,) if config.evaluate.scores_global(n, rounds) and strategy.scores_round(n)
-    ]
+    rounds, local, up, evaluate = config.rounds, [], 0, config.evaluate
+    scorings = sum(
+        evaluate.share(n, rounds)
+        for n in range(1, rounds + 1) or (0,)
+        if evaluate.scores_global(n, rounds) and strategy.scores_round(n)
+    )
     try:
         for number in range(1, min(rounds, 2) + 1):
             later = strategy.configure_train(number, arrays, ConfigRecord(), grid) if number > 1 else messages
@@ -133,7 +135,7 @@ def measure(config: RunConfig, nodes: int) -> Measured:
         local,
         sum(scored),
         len({question.metadata.dst_node_id for question in questions}),
-        sum(config.evaluate.share(n, rounds) for n in every),
+        scorings,
         sum(num_bytes(message.content) for message in messages),
         up * len(messages),
         held_memory(),

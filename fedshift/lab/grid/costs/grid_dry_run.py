@@ -8,10 +8,11 @@ from pathlib import Path
 
 from fedshift.lab.grid.costs import dry_run
 from fedshift.lab.grid.costs.dry_run import Measured
-from fedshift.lab.grid.sweep import grid, running, sweeping
+from fedshift.lab.grid.sweep import grid, sweeping
 from fedshift.lab.grid.sweep.grid import Point
 from fedshift.lab.grid.sweep.progress import makespan
 from fedshift.lab.grid.sweep.records import Images, read_run
+from fedshift.lab.grid.sweep.running import Runner
 from fedshift.lab.grid.tune import requested as tune_requested
 from fedshift.run.columns import columns, facts
 from fedshift.run.launch import worker_count
@@ -64,7 +65,7 @@ def sweep(arguments: Sequence[str]) -> str:
     head = plural(len(points), "run") + f", {len(finished)} of them finished in {folder}" * bool(finished)
     if not left:
         return f"{head}: nothing is left to do"
-    return _text([head, *notes], [left], request.options.jobs or running.usual_jobs(points))
+    return _text([head, *notes], [left], request.options.jobs or Runner.usual_jobs(points))
 
 
 def tune(arguments: Sequence[str]) -> str:
@@ -87,7 +88,7 @@ def tune(arguments: Sequence[str]) -> str:
         f"{plural(len(request.plans), 'method')}: at most {plural(sum(number for *_, number in trials), 'trial')}, "
         f"then {plural(len(compared), 'run')} to compare"
     )
-    jobs = request.options.jobs or running.usual_jobs([plan.base for plan in request.plans])
+    jobs = request.options.jobs or Runner.usual_jobs([plan.base for plan in request.plans])
     return _text([head, *request.notes], [trials, compared], jobs)
 
 

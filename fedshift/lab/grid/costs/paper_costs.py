@@ -52,8 +52,8 @@ def pairs(table: Table, costs: "Sequence[Costs]", nodes: int) -> list[dict[str, 
         if (standing := table.standing(each.settings)) is not None:
             base = ours if standing.row == plain and base is None else base
             printed = {column: value for column in columns if (value := standing.row.value(column)) is not None}
-            times = {"times_ours": None, "times_printed": _times(printed, theirs)}
-            matches.append({"name": each.name, "label": standing.row.method, "ours": ours, "printed": printed, **times})
+            pair = {"name": each.name, "label": standing.row.method, "ours": ours, "printed": printed}
+            matches.append(pair | {"times_printed": _times(printed, theirs)})
     return [{**pair, "times_ours": base and _times(pair["ours"], base)} for pair in matches]
 
 

@@ -49,13 +49,11 @@ def evaluate(arguments: Sequence[str], site: str, *, as_json: bool) -> int:
     folder, scored = evaluated(arguments, site, aside=as_json)
     typer.echo(table.as_json(scored) if as_json else table.table(scored))
     typer.echo(f"evaluation: {shown(folder, WHOLE_PATH)}", err=as_json)
-    code = exit_codes.OK
-    for each in scored:
-        last = status.read(Path(each["run_folder"]))
-        if last.state == status.DEGRADED:
-            typer.echo(f"degraded: {shown(each['model'])}: {last.error}", err=True)
-            code = exit_codes.DEGRADED
-    return code
+    ended = {each["model"]: status.read(Path(each["run_folder"])) for each in scored}
+    degraded = {name: last.error for name, last in ended.items() if last.state == status.DEGRADED}
+    for name, error in degraded.items():
+        typer.echo(f"degraded: {shown(name)}: {error}", err=True)
+    return exit_codes.DEGRADED if degraded else exit_codes.OK
 
 
 def evaluated(arguments: Sequence[str], site: str, *, aside: bool) -> tuple[Path, list[Scored]]:

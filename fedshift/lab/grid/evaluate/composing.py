@@ -47,19 +47,13 @@ class Composed:
         model: The model.
         config: The configuration.
         file: The experiment's file that holds it.
-        same_nodes: Domains and allocation are those of the model's run.
+        usual_nodes: How many nodes there are by default; None: as the allocation says.
     """
 
     model: Model
     config: RunConfig
     file: Path
-    same_nodes: bool
-
-    @property
-    def usual_nodes(self) -> int | None:
-        """How many nodes there are by default; None: as the allocation says."""
-        origin = self.model.about.origin
-        return origin.nodes if self.same_nodes and origin.engine != DEPLOYMENT else None
+    usual_nodes: int | None
 
 
 def read(arguments: Sequence[str]) -> Request:
@@ -117,7 +111,8 @@ def compose(model: Model, request: Request, file: Path) -> Composed:
         raise _other_classes(model, config.dataset.name, known)
     _write(file, config.model_dump(mode="json"))
     dealt = any(key.startswith("allocation.") for key in request.given)
-    return Composed(model, config, file, same_nodes=same_domains and not dealt and not other)
+    as_before = same_domains and not dealt and not other and about.origin.engine != DEPLOYMENT
+    return Composed(model, config, file, about.origin.nodes if as_before else None)
 
 
 def _write(file: Path, sections: Mapping[str, Any]) -> None:

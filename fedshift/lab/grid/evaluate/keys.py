@@ -21,6 +21,4 @@ OF_MODEL = ("dataset.classes", "dataset.classes_stated")
 
 def allowed(key: str) -> bool:
     """Tell whether a key may be set: it changes neither the model nor what it is."""
-    if key in OF_MODEL:
-        return False
-    return key in FLAT or key in LAUNCH_KEYS or key in KEYS or key.startswith(SECTIONS)
+    return key not in OF_MODEL and (key in (*FLAT, *LAUNCH_KEYS, *KEYS) or key.startswith(SECTIONS))

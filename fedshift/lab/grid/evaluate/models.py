@@ -5,7 +5,6 @@ method's own way to classify. A node's own model, and one from before a method's
 where that gives the same scores; otherwise it is refused, because other nodes lack what it classifies by.
 """
 
-import copy
 import math
 import os
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from fedshift_core.wire.names import AVERAGED
 PLAIN = "fedavg"  # scores the weights themselves
 TRIED = 8  # random images by which two ways to classify are compared
 #: Sections that only training needs.
-OF_TRAINING = ("aggregation", "server", "privacy", "tuned")
+OF_TRAINING = {"aggregation", "server", "privacy", "tuned"}
 
 
 @dataclass(frozen=True)
@@ -121,14 +120,10 @@ def _check_run(record: reading.Record) -> None:
         raise ConfigError(f"{where} has rounds=0: it trained no model; name the model that it scored")
     method = config.method["name"]
     if setup.has_own_parts(config, setup.initial_model(config)):
-        one = (
-            "fedshift save RUN --shared, and fedshift save-node on a node"
-            if record.deployed
-            else "fedshift save RUN --node 0"
-        )
+        one = "save RUN --shared, and fedshift save-node on a node" if record.deployed else "save RUN --node 0"
         raise ConfigError(
             f"{where}: with {method!r} each node keeps parts of the model, so there is none for all nodes",
-            remedy=f"one node's complete model can be evaluated on all nodes: {one}",
+            remedy=f"one node's complete model can be evaluated on all nodes: fedshift {one}",
         )
     if not registry.get(method).client_class().scores_as_sent(config.params()):
         raise ConfigError(
@@ -146,9 +141,7 @@ def _of_saved(path: Path, folder: Path, label: str) -> Model:
         raise ConfigError(f"{where} lacks the nodes' own parts; fedshift save-node adds those of a node")
     config = opening.configuration_of(about, folder)
     scored = _scoring_config(about, file, config, where)
-    sections: dict[str, Any] = copy.deepcopy(scored.model_dump(mode="json"))
-    for key in OF_TRAINING:
-        sections.pop(key)
+    sections: dict[str, Any] = scored.model_dump(mode="json", exclude=OF_TRAINING)
     sections["model"] |= {"weights": str(file), "weights_sha256": about.sha256, "download": False, "bn_keep": AVERAGED}
     sections["evaluate"] |= {
         "client_models": "off",
@@ -173,9 +166,7 @@ def _scoring_config(about: SavedModel, file: Path, config: RunConfig, where: str
     as_sent = registry.get(method).client_class().scores_as_sent(config.params())
     if about.parts == "global" and as_sent:
         return config
-    content = config.model_dump(mode="json")
-    for key in OF_TRAINING:
-        content.pop(key)
+    content = config.model_dump(mode="json", exclude=OF_TRAINING)
     content |= {"method": {"name": PLAIN}, "adapt": {"name": registry.NONE}}
     content["model"] |= {"bn": "average" if config.model.bn == "local" else config.model.bn, "bn_keep": AVERAGED}
     arrays = saved.weights_of(file)

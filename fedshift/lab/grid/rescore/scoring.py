@@ -32,37 +32,15 @@ from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_strategies.federation.context import RoundResult
 from fedshift_strategies.federation.memory import NodeMemory
 
-OF_IMAGES = ("none", "corruption")  # values of shift.name that leave the same images to be scored
-
-
-@dataclass(frozen=True)
-class Question:
-    """A finished run, and the settings of its new scoring.
-
-    Attributes:
-        path: Its folder.
-        given: The keys that differ.
-    """
-
-    path: Path
-    given: Mapping[str, str]
-
-    @property
-    def label(self) -> str:
-        """Return its label in messages."""
-        return " ".join([self.path.name, *self.arguments])
-
-    @property
-    def arguments(self) -> list[str]:
-        """Return the keys as command arguments."""
-        return [f"{key}={value}" for key, value in self.given.items()]
+OF_IMAGES = {"none", "corruption"}  # values of shift.name that leave the same images to be scored
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A checked question. It holds no weights, because many may wait.
+    """A finished run that can be scored with other settings. It holds no weights, because many may wait.
 
     Attributes:
+        label: Its label in messages.
         path: The folder of the run.
         config: The configuration of the new folder.
         saved_config: The run's ``config.yaml``.
@@ -70,6 +48,7 @@ class Checked:
         digest: The SHA-256 of the shared weights of that round.
     """
 
+    label: str
     path: Path
     config: RunConfig
     saved_config: Mapping[str, Any]
@@ -83,14 +62,17 @@ class Checked:
         return {"run": self.path.name, **kept, "round": self.server_round, "weights_sha256": self.digest}
 
 
-def check(question: Question) -> Checked:
+def check(path: Path, arguments: Sequence[str]) -> Checked:
     """Check whether a run can be scored so; the scoring itself checks its images.
+
+    Args:
+        path: The folder of a finished run.
+        arguments: The keys that differ, as KEY=VALUE.
 
     Raises:
         ConfigError: If the run is not finished or was deployed, the checkpoint of its last or kept round cannot be
             used or is of other weights than its results, or a key would change what was trained.
     """
-    path = question.path
     saved_config = resuming.read_config(path)
     if not (path / RESULTS_FILE).is_file():
         raise ConfigError(f"{path} is not finished; continue it: fedshift run resume={path}")
@@ -102,7 +84,7 @@ def check(question: Question) -> Checked:
         raise ConfigError(f"{path}: {changed}; restore it")
     if not kept.rounds:
         raise ConfigError(f"{path} has rounds=0: it trained nothing; score its model again with `fedshift evaluate`")
-    given, launch = parse_arguments([f"experiment={path / CONFIG_FILE}", *question.arguments])
+    given, launch = parse_arguments([f"experiment={path / CONFIG_FILE}", *arguments])
     if launch:
         raise ConfigError(f"{next(iter(launch))}: nothing is launched; give keys of a run's configuration")
     config = resuming.as_kept(configuration.resolve(given, finished=True), kept)
@@ -117,7 +99,7 @@ def check(question: Question) -> Checked:
             f"{path}: the weights of round {server_round} are not those of {RESULTS_FILE}: their SHA-256 is {digest}, "
             f"weights_sha256 is {as_found(recorded)}"
         )
-    return Checked(path, config, saved_config, server_round, digest)
+    return Checked(" ".join([path.name, *arguments]), path, config, saved_config, server_round, digest)
 
 
 def _past(path: Path, saved_config: Mapping[str, Any], config: RunConfig, server_round: int) -> tuple[Past, Checkpoint]:
@@ -137,15 +119,16 @@ def _past(path: Path, saved_config: Mapping[str, Any], config: RunConfig, server
 def _refuse_training(path: Path, kept: RunConfig, requested: RunConfig) -> None:
     before, after = (flat(config.model_dump(mode="json")) for config in (kept, requested))
     changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
-    said, others = "without training only these may differ: ", (kept.shift.name, requested.shift.name)
-    refused = next((key for key in changed if not may_differ(key)), "")
-    if refused:
-        said = f"this key changes the training; {said}adapt.*, {', '.join(MAY_DIFFER)}"
-    elif others[0] != others[1] and not {*others} <= {*OF_IMAGES}:
-        refused, said = "shift.name", f"this tests other images; {said}{' and '.join(OF_IMAGES)}"
-    if refused:
-        found, asked = as_found(before.get(refused)), as_found(after.get(refused))
-        raise ConfigError(f"{refused} is {found} in {path}, requested is {asked}: {said}")
+    key = next((key for key in changed if not may_differ(key)), "")
+    why, allowed = "changes the training", f"adapt.*, {', '.join(MAY_DIFFER)}"
+    if not key and "shift.name" in changed and not {kept.shift.name, requested.shift.name} <= OF_IMAGES:
+        key, why, allowed = "shift.name", "tests other images", " and ".join(sorted(OF_IMAGES))
+    if key:
+        found, wanted = as_found(before.get(key)), as_found(after.get(key))
+        raise ConfigError(
+            f"{key} is {found} in {path}, requested is {wanted}: this {why}; without training only these may differ: "
+            f"{allowed}"
+        )
 
 
 def score(checked: Checked, output_dir: Path, command: str) -> Path:

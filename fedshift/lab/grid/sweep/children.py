@@ -17,9 +17,8 @@ from fedshift_app.run import exit_codes
 from fedshift_core.env import COMMAND, SWEEP_PROCESS
 from fedshift_core.plural import plural
 
-MARK = (
-    "FEDSHIFT_SWEEP"  # in the environment of every process of a sweep: its folder; of a single run also the run's key
-)
+#: In the environment of every process of a sweep: its folder; of a single run also the run's key.
+MARK = "FEDSHIFT_SWEEP"
 RUN_MARK = "FEDSHIFT_SWEEP_RUN"  # in the environment of every process of one run: the same, and the run's key
 STARTER = SWEEP_PROCESS  # and which process started it: the watchdog of that process ends it
 STOP_SECONDS = 40.0  # a run ends Flower's processes first, which may take twice processes.STOP_SECONDS
@@ -112,11 +111,7 @@ def environment(sweep: str, *, alone: bool) -> dict[str, str]:
         sweep: The sweep's mark.
         alone: A run may take all cores; otherwise its threads are one.
     """
-    marked = {
-        **os.environ,
-        MARK: sweep,
-        STARTER: processes.this_process(),
-    }
+    marked = {**os.environ, MARK: sweep, STARTER: processes.this_process()}
     return marked if alone else marked | {"OMP_NUM_THREADS": "1"}
 
 

@@ -5,17 +5,18 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from fedshift.run.engine import NAME as INLINE
 from fedshift.run.launch import worker_count
 from fedshift_app.config import registry, run_name
 from fedshift_app.config import resolving as configuration
-from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.arguments import LAUNCH_KEYS, not_empty, parse_arguments
+from fedshift_app.config.error_messages import explaining
 from fedshift_app.config.keys import FREE
 from fedshift_app.config.options_of_a_kind import UnusedKeyError
 from fedshift_app.config.sections import RunConfig
@@ -23,26 +24,11 @@ from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import MOST_CORES, as_found, shortened
 from fedshift_core.params import ConfigModel
 from fedshift_core.plural import plural
-from fedshift_core.wire.names import SIMULATION
 
 MOST_RUNS = 10_000  # of a grid
-METHOD_KEYS = ("method", "method.name")
 #: Keys that name no list: their commas are part of the value. None of them decides a number of a run.
-UNSPLIT_KEYS = (
-    "engine",
-    "workers",
-    "actors",
-    "cpus-per-client",
-    "gpus-per-client",
-    "report",
-    "data-dir",
-    "output-dir",
-    "profile",
-    "tracking",
-    "set",
-    "keep_rounds",
-    "keep-rounds",
-)
+UNSPLIT_KEYS = {"data-dir", "output-dir", "profile", "tracking", "set", "keep_rounds", "keep-rounds", *LAUNCH_KEYS}
+UNSPLIT_KEYS.remove("nodes")
 #: Keys that only a simulation has: a sweep that names one and no engine is simulated.
 OF_SIMULATION = ("actors", "cpus-per-client", "gpus-per-client")
 
@@ -98,6 +84,13 @@ class GridRequest:
         """Return the keys with more than one value."""
         return [key for key, values in self.values.items() if len(values) > 1]
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Its methods."""
+        return self.values.get("method") or (
+            str(configuration.resolve({"experiment": self.experiment}).method["name"]),
+        )
+
 
 @dataclass(frozen=True)
 class Point:
@@ -139,30 +132,25 @@ def read(arguments: Sequence[str], kind: type[Options] = Options) -> GridRequest
     for key, why in REFUSED.items():
         if key in values:
             raise ConfigError(f"{key}: {why}")
-    try:
+    with explaining():
         options = kind.model_validate({key.replace("-", "_"): value for key, value in own.items()})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]).replace("_", "-")
-        missing = first["type"] == "missing"
-        why = (
-            f" is missing, for example {name}=20" if missing else f": {first['msg']}, found {as_found(first['input'])}"
-        )
-        raise ConfigError(f"{name}{why}") from None
+    if "method.name" in values:
+        values["method"] = values.pop("method.name")
+    values.setdefault("report", ("false",))  # a sweep makes one comparison instead
+    if values.keys().isdisjoint(OF_SIMULATION):
+        values.setdefault("engine", (INLINE,))
     if (runs := math.prod(map(len, values.values()))) > MOST_RUNS:
         raise ConfigError(f"a grid has at most {MOST_RUNS} runs, found {as_found(runs)}")
-    if (options.jobs or 1) > 1 and engine_of(values) != INLINE:
+    if (options.jobs or 1) > 1 and values.get("engine") != (INLINE,):
         raise ConfigError(f"jobs={options.jobs} needs engine={INLINE}: a simulation uses all cores")
     return GridRequest("".join(named), values, options)
 
 
-def values_of(
-    words: Sequence[str], single: Collection[str], check: Callable[[str, str], str] = lambda _, value: value
-) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+def values_of(words: Sequence[str], single: Collection[str]) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
     """Return the values of each ``KEY=VALUE,VALUE``, and those of the keys in ``single``, which have one.
 
     Raises:
-        ConfigError: If a word is not of that form, or a key comes twice.
+        ConfigError: If a word is not of that form, a key comes twice, or a value is empty.
     """
     values: dict[str, tuple[str, ...]] = {}
     own: dict[str, str] = {}
@@ -174,9 +162,9 @@ def values_of(
             key = shortened(key)
             raise ConfigError(f"{key} comes twice; a key may hold several values: {key}=A,B")
         if key in single:
-            own[key] = check(key, value)
+            own[key] = not_empty(key, value)
         else:
-            values[key] = (check(key, value),) if key in UNSPLIT_KEYS else split(key, value)
+            values[key] = (not_empty(key, value),) if key in UNSPLIT_KEYS else split(key, value)
     return values, own
 
 
@@ -200,13 +188,11 @@ def split(key: str, text: str) -> tuple[str, ...]:
             parts.append(text[start:i].strip())
             start = i + 1
     parts.append(text[start:].strip())
-    seen: set[str] = set()
-    for part in parts:
-        if not part:
-            raise ConfigError(f"{shortened(key)}: a value is missing in {as_found(text)}")
-        if part in seen:
-            raise ConfigError(f"{shortened(key)}: the value {as_found(part)} comes twice in {as_found(text)}")
-        seen.add(part)
+    if "" in parts:
+        raise ConfigError(f"{shortened(key)}: a value is missing in {as_found(text)}")
+    [(part, times)] = Counter(parts).most_common(1)
+    if times > 1:
+        raise ConfigError(f"{shortened(key)}: the value {as_found(part)} comes twice in {as_found(text)}")
     return tuple(parts)
 
 
@@ -222,13 +208,16 @@ def points(request: GridRequest) -> tuple[list[Point], list[str]]:
     """
     distinct: dict[str, Point] = {}
     unused: list[UnusedKeyError] = []
-    combinations = list(_combinations(request))
-    default = "" if any(key in request.values for key in METHOD_KEYS) else method_of(request.experiment)
-    methods = [next((c[key] for key in reversed(METHOD_KEYS) if key in c), default) for c in combinations]
-    notes = _lacking(request.values, list(dict.fromkeys(methods)))
-    for combination, method in zip(combinations, methods, strict=True):
+    outermost = request.options.order.removesuffix("-first")
+    keys = sorted(request.values, key=lambda key: key != outermost)  # the last one changes first
+    chosen = itertools.product(*(request.values[key] for key in keys))
+    combinations = [dict(zip(keys, values, strict=True)) for values in chosen]
+    methods = request.methods
+    notes = lacking(request.values, methods)
+    for combination in combinations:
+        method = combination.get("method", methods[0])
         given = {key: value for key, value in combination.items() if belongs(key, method)}
-        named = [f"{key}={given[key]}" for key in request.varied if key in given and key not in METHOD_KEYS]
+        named = [f"{key}={given[key]}" for key in request.varied if key in given and key != "method"]
         label = " ".join([registry.label(method), *named])
         try:
             run, left_out = used(label, request.experiment, given)
@@ -266,16 +255,11 @@ def check(runs: Iterable[Point]) -> None:
 
 def identity(config: RunConfig, nodes: int) -> str:
     """Return the hash of everything that determines the numbers of a run."""
-    free: dict[str, Any] = {}
-    for dotted in FREE:
+    content = config.model_dump(mode="json") | {"nodes": nodes}
+    # The run's folder has the hash of what it fetched; who asks for it has none yet.
+    for dotted in (*FREE, *["model.weights_sha256"] * config.model.download):
         section, _, key = dotted.rpartition(".")
-        if section:
-            free.setdefault(section, set()).add(key)
-        else:
-            free[key] = True
-    if config.model.download:  # the run's folder has the hash of what it fetched; who asks for it has none yet
-        free.setdefault("model", set()).add("weights_sha256")
-    content = config.model_dump(mode="json", exclude=free) | {"nodes": nodes}
+        (content[section] if section else content).pop(key, None)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -284,36 +268,14 @@ def grid_hash(keys: Sequence[str]) -> str:
     return hashlib.sha256(" ".join(sorted(keys)).encode()).hexdigest()[:8]
 
 
-def _combinations(request: GridRequest) -> Iterator[dict[str, str]]:
-    """Yield all combinations of the keys' values; the last key changes first."""
-    outermost = ("seed",) if request.options.order == "seed-first" else METHOD_KEYS
-    keys = sorted(request.values, key=lambda key: key not in outermost)
-    for values in itertools.product(*(request.values[key] for key in keys)):
-        chosen = dict(zip(keys, values, strict=True))
-        yield {key: chosen[key] for key in request.values}
-
-
-def engine_of(values: Mapping[str, str | tuple[str, ...]]) -> str:
-    """Return the engine that a sweep's keys request."""
-    given = values.get("engine")
-    if given is None:
-        return SIMULATION if any(key in values for key in OF_SIMULATION) else INLINE
-    return given if isinstance(given, str) else ",".join(given)
-
-
-def method_of(experiment: str) -> str:
-    """Return the method of an experiment."""
-    return str(configuration.resolve({"experiment": experiment}).method["name"])
-
-
 def belongs(key: str, method: str) -> bool:
     """Tell whether a key is one of a method: ``method.KEY`` is where it has such a parameter, and any other key."""
     section, _, param = key.replace("-", "_").partition(".")
     return section != "method" or param in ("", "name") or param in registry.get(method).known_keys()
 
 
-def _lacking(keys: Iterable[str], methods: Sequence[str]) -> list[str]:
-    """Return notes on parameters that some of the methods lack.
+def lacking(keys: Iterable[str], methods: Sequence[str], above: str = "") -> list[str]:
+    """Return notes on parameters that some of the methods lack; messages put ``above`` before a key.
 
     Raises:
         ConfigError: If all do.
@@ -323,21 +285,21 @@ def _lacking(keys: Iterable[str], methods: Sequence[str]) -> list[str]:
         without = [method for method in methods if not belongs(key, method)]
         if len(without) == len(methods):
             known = "; ".join(f"{m} has {', '.join(registry.get(m).known_keys()) or 'none'}" for m in methods)
-            raise ConfigError(f"{shortened(key)}: no method of the grid has this parameter: {known}")
+            raise ConfigError(f"{above}{shortened(key)}: no method of the command has this parameter: {known}")
         if without:
             notes.append(f"{key} is left out for {', '.join(without)}: no such parameter")
     return notes
 
 
-def used(label: str, experiment: str, given: Mapping[str, str]) -> tuple[Point, list[UnusedKeyError]]:
+def used(label: str, experiment: str, given: dict[str, str]) -> tuple[Point, list[UnusedKeyError]]:
     """Return a run as :func:`point` without the keys that do nothing in it, and why each is left out.
 
-    Other runs of the grid may need them.
+    They are removed from ``given``; other runs of the grid may need them.
 
     Raises:
         ConfigError: If a key or value is not allowed.
     """
-    given, left_out = dict(given), list[UnusedKeyError]()
+    left_out: list[UnusedKeyError] = []
     while True:
         try:
             return point(label, experiment, given), left_out
@@ -371,11 +333,7 @@ def point(label: str, experiment: str, given: Mapping[str, str]) -> Point:
     from fedshift.run.launch import runner  # torch and Flower: tables use the rest of this module without them
 
     keys = [f"{key}={value}" for key, value in given.items() if key != "output-dir"]
-    if "report" not in given:
-        keys.append("report=false")  # a sweep makes one comparison instead
     arguments = [experiment, *keys] if experiment else keys
-    if engine_of(given) == INLINE and "engine" not in given:
-        arguments.append(f"engine={INLINE}")
     flat, launch = parse_arguments(arguments)
     worker_count.check(launch)
     config = configuration.resolve(flat)

@@ -36,7 +36,9 @@ def show(arguments: Sequence[str], slurm: Path | None) -> None:
     request, points, notes, folder = planned(arguments)
     for note in notes:
         typer.echo(note, err=True)
-    commands = [command(point, request, folder) for point in points]
+    commands = [
+        shlex.join(["fedshift", "sweep", *run_arguments(point, request), "--in", str(folder)]) for point in points
+    ]
     if slurm is None:
         for line in commands:
             typer.echo(line)
@@ -49,14 +51,10 @@ def show(arguments: Sequence[str], slurm: Path | None) -> None:
     typer.echo(f"wrote {slurm}: {plural(len(commands), 'task')}; submit it with: sbatch {shlex.quote(str(slurm))}")
 
 
-def command(point: Point, request: GridRequest, folder: Path) -> str:
-    """Return the command that does one run of a grid."""
-    return shlex.join(["fedshift", "sweep", *run_arguments(point, request), "--in", str(folder)])
-
-
 def run_arguments(point: Point, request: GridRequest) -> list[str]:
     """Return the arguments of ``fedshift sweep`` that name one run of a grid."""
-    return [*point.arguments, *([] if request.options.retries == 1 else [f"retries={request.options.retries}"])]
+    retries = request.options.retries
+    return [*point.arguments, *[f"retries={retries}"] * (retries != 1)]
 
 
 def script(commands: Sequence[str], folder: Path, then: Sequence[str]) -> str:
@@ -88,13 +86,12 @@ def run_point(arguments: Sequence[str], into: str) -> None:
     request = grid.read(arguments)
     points, _ = grid.points(request)  # the run checks its images itself
     if len(points) != 1 or "output-dir" in request.values:
-        raise ConfigError(
-            f"--in needs one run and no output-dir, as `--list` prints it; found {plural(len(points), 'run')}"
-        )
+        runs = plural(len(points), "run")
+        raise ConfigError(f"--in needs one run and no output-dir, as `--list` prints it; found {runs}")
     folder, (point,) = user_path(into, "--in"), points
     with contextlib.ExitStack() as held:
         try:
-            held.callback(lock(folder, shared=True).release)
+            held.enter_context(lock(folder, shared=True))
             held.callback(Lock(folder / f"{LOCK_FILE}-{point.key}").release)
         except (SweepInUseError, InUse) as error:
             message = f"{point.label} is in progress in {error}" if isinstance(error, InUse) else error

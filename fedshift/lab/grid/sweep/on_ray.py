@@ -99,7 +99,10 @@ class RayRun(Attempt):
 class RaySweep(sweeping.Sweep):
     """A sweep whose runs the nodes of a cluster do."""
 
-    def places(self, points: Sequence[grid.Point]) -> int:
+    here = False
+
+    @staticmethod
+    def usual_jobs(points: Sequence[grid.Point]) -> int:
         """Return how many runs the living nodes have cores for.
 
         Raises:
@@ -112,10 +115,6 @@ class RaySweep(sweeping.Sweep):
         if not (rooms := sum(int(has.get("CPU", 0)) // cores for has in alive)):
             raise ConfigError(f"--ray: a run takes {cores} cores (workers x train.threads), and no node has so many")
         return rooms
-
-    def begin_forks(self, left: Sequence[grid.Point]) -> contextlib.AbstractContextManager[bool]:
-        """Fork nothing: the runs are elsewhere."""
-        return contextlib.nullcontext(False)
 
     def start(self, record: Record, waiting: int) -> None:
         """Hand out a run; it takes a GPU where there are any."""
@@ -155,8 +154,8 @@ class RaySweep(sweeping.Sweep):
 
 def sweep(arguments: Sequence[str], paper: str, address: str) -> "Comparison | None":
     """Do all runs of a grid on the cluster at an address, then compare them, as ``sweeping.sweep``."""
-    if (engine := grid.engine_of(grid.read(arguments).values)) != INLINE:
-        raise ConfigError(f"--ray needs engine={INLINE}, found engine={engine}: a simulation has a Ray of its own")
+    if grid.read(arguments).values.get("engine") != (INLINE,):
+        raise ConfigError(f"--ray needs engine={INLINE}; engine=simulation has a Ray of its own")
     import ray
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -175,9 +174,10 @@ def sweep(arguments: Sequence[str], paper: str, address: str) -> "Comparison | N
         for note in notes:
             typer.echo(note)
         with contextlib.ExitStack() as locks:
-            locks.callback(running.lock(folder, LOCK).release)
-            running.lock(folder).release()  # nobody else does runs there
-            locks.callback(running.lock(folder, shared=True).release)
+            locks.enter_context(running.lock(folder, LOCK))
+            with running.lock(folder):
+                pass  # nobody else does runs there
+            locks.enter_context(running.lock(folder, shared=True))
             return RaySweep(folder, request, points).run(paper)
     finally:
         ray.shutdown()

@@ -3,36 +3,31 @@
 import heapq
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from fedshift_app.run.console import duration
 
+if TYPE_CHECKING:
+    from fedshift.lab.grid.sweep.records import Record
+
 OVERDUE = 0.1  # of its time so far, a run needs at least: one that takes longer than others is not about to end
 
 
-class Timed(NamedTuple):
-    """A run's method, its rounds, and its seconds if it is finished."""
-
-    method: str
-    rounds: int
-    seconds: float
-
-
 def time_left(
-    finished: Sequence[Timed], running: Sequence[tuple[Timed, float]], waiting: Sequence[Timed], jobs: int
+    finished: "Sequence[Record]", running: "Sequence[Record]", waiting: "Sequence[Record]", jobs: int
 ) -> float | None:
     """Return the seconds until a grid is done, from the seconds per round of its finished runs; None without any.
 
-    A method's speed is that of its finished runs, or of all finished runs where it has none. Runs in progress come
-    with the seconds since each was started.
+    A method's speed is that of its finished runs, or of all finished runs where it has none.
     """
     if not finished:
         return None
-    left = [max(OVERDUE * since, _expected(run, finished) - since) for run, since in running]
-    return makespan([*left, *(_expected(run, finished) for run in waiting)], jobs)
+    since = [(record, record.child.seconds) for record in running if record.child is not None]
+    left = [max(OVERDUE * seconds, _expected(record, finished) - seconds) for record, seconds in since]
+    return makespan([*left, *(_expected(record, finished) for record in waiting)], jobs)
 
 
 def makespan(seconds: Sequence[float], jobs: int) -> float:
@@ -43,10 +38,10 @@ def makespan(seconds: Sequence[float], jobs: int) -> float:
     return max(free)
 
 
-def _expected(run: Timed, finished: Sequence[Timed]) -> float:
-    like = [other for other in finished if other.method == run.method] or finished
-    # A run without rounds, which only scores, counts as one.
-    return max(run.rounds, 1) * sum(other.seconds for other in like) / sum(max(other.rounds, 1) for other in like)
+def _expected(record: "Record", finished: "Sequence[Record]") -> float:
+    method = record.point.config.method["name"]
+    like = [other for other in finished if other.point.config.method["name"] == method] or finished
+    return record.rounds * sum(other.seconds for other in like) / sum(other.rounds for other in like)
 
 
 class Bar(Progress):
@@ -62,13 +57,9 @@ class Bar(Progress):
             disable=not sys.stderr.isatty(),
             redirect_stdout=sys.stdout.isatty(),
         )
-        self._grid = self.add_task("", total=total, completed=finished)
+        self.grid = self.add_task("", total=total, completed=finished)
 
     def show(self, labels: Sequence[str], left: float | None) -> None:
         """Show the runs in progress and the time left."""
         remaining = "" if left is None else f"left {duration(left)}  "
-        self.update(self._grid, description=remaining + ", ".join(labels))
-
-    def count(self) -> None:
-        """Count a finished run."""
-        self.advance(self._grid)
+        self.update(self.grid, description=remaining + ", ".join(labels))

@@ -10,7 +10,6 @@ import typer
 from fedshift.lab.grid.sweep import grid
 from fedshift.lab.grid.sweep.children import ATTEMPT, Attempt
 from fedshift.lab.grid.sweep.grid import Point
-from fedshift.lab.grid.sweep.progress import Timed
 from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run, validate
@@ -41,9 +40,8 @@ class Record:
         seconds: The time of all attempts together.
         error: The last line of its last failure.
         failures: How often it failed in this process.
-        refused: Run folders that cannot be continued.
+        left_out: Run folders that do not count: they cannot be continued, or are on other images than those of today.
         reused: It was finished by somebody else.
-        other_images: Folders of finished runs on other images than those of today, which do not count.
     """
 
     point: Point
@@ -56,9 +54,8 @@ class Record:
     seconds: float = 0.0
     error: str | None = None
     failures: int = 0
-    refused: set[Path] = field(default_factory=set)
+    left_out: set[Path] = field(default_factory=set)
     reused: bool = False
-    other_images: set[Path] = field(default_factory=set)
 
     @property
     def attempts(self) -> int:
@@ -88,9 +85,9 @@ class Record:
         }
 
     @property
-    def timed(self) -> Timed:
-        """Its duration, for an estimate of the time left."""
-        return Timed(self.point.config.method["name"], self.point.config.rounds, self.seconds)
+    def rounds(self) -> int:
+        """Its rounds; a run without any, which only scores, counts as one."""
+        return max(self.point.config.rounds, 1)
 
 
 class Images:

@@ -6,7 +6,7 @@ folder is there without. So whatever does runs may be killed at any moment, and 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +36,31 @@ class Runner:
         running: The runs in progress.
         jobs: How many runs go on at a time.
         env: Variables of each run, where the user's environment does not set them.
+        what: The kind of work, for messages.
+        here: Whether runs are processes of this one, which may fork them.
     """
 
     what = "sweep"
+    here = True
 
     def __init__(self, folder: Path, options: Options, points: Sequence[Point], mark: str = "") -> None:
         """End what a killed process left running there; ``mark`` is in the environment of all its processes."""
         self.folder, self.options, self.mark = folder, options, mark or str(folder)
         self.running: list[Record] = []
         self.env: Mapping[str, str] = {}
-        self.jobs = options.jobs or self.places(points)
+        self.jobs = options.jobs or self.usual_jobs(points)
         self.images = Images()
         self._known: dict[Path, tuple[str, dict[str, Any]] | None] = {}
         self._fork = False
         if ended := children.end_leftovers(self.mark, self.what):
             typer.echo(ended)
 
-    def places(self, points: Sequence[Point]) -> int:
-        """Return the default number of runs at a time."""
-        return usual_jobs(points)
+    @staticmethod
+    def usual_jobs(points: Sequence[Point]) -> int:
+        """Return the default number of runs at a time: one core for each thread of each; a simulation uses all."""
+        if not all(point.is_inline for point in points):
+            return 1
+        return worker_count.places(max(map(cores_of, points)))
 
     def record(self, point: Point, place: Path | None = None) -> Record:
         """Return the state of a run, whose folders are in ``place``; those on other images do not count."""
@@ -69,7 +75,7 @@ class Runner:
             and (path / RESULTS_FILE).is_file()
             and (parts := self.images.changed(point.config, stored))
         }
-        record.other_images |= changed.keys()
+        record.left_out |= changed.keys()
         self.look(record)
         if changed and record.state != "finished":
             path, parts = changed.popitem()
@@ -87,13 +93,9 @@ class Runner:
 
     def look(self, record: Record) -> None:
         """Find the folder of a run: a finished one, else the one with the most rounds."""
-        mine = [
-            path
-            for path, key, _ in self.folders(record.place)
-            if key == record.point.key and path not in record.other_images
-        ]
+        mine = {path for path, key, _ in self.folders(record.place) if key == record.point.key} - record.left_out
         finished = [path for path in mine if (path / RESULTS_FILE).is_file()]
-        record.folder = max(finished or {*mine} - record.refused, key=progress, default=None)
+        record.folder = max(finished or mine, key=progress, default=None)
         record.state = "finished" if finished else "waiting"
         if finished:
             record.error = None
@@ -154,18 +156,15 @@ class Runner:
     def _begin_anew(self, record: Record, why: str) -> None:
         assert record.folder is not None
         typer.echo(f"{record.point.label}: started again, as {record.folder} cannot be continued: {why}", err=True)
-        record.refused.add(record.folder)
+        record.left_out.add(record.folder)
         record.folder = None
 
     @contextmanager
     def working(self, left: Sequence[Point]) -> Iterator[None]:
         """Do runs in the block; a failure, Ctrl-C or SIGTERM ends those in progress."""
-        with self.begin_forks(left) as self._fork, children.guarded(self._stop):
+        env = children.environment(self.mark, alone=self.jobs == 1)
+        with forks.begun(left if self.here else (), env) as self._fork, children.guarded(self._stop):
             yield
-
-    def begin_forks(self, left: Sequence[Point]) -> AbstractContextManager[bool]:
-        """Begin the process that the runs which are left are forked from."""
-        return forks.begun(left, children.environment(self.mark, alone=self.jobs == 1))
 
     def end(self, records: Sequence[Record]) -> None:
         """End runs in progress and wait for them."""
@@ -196,20 +195,14 @@ def workers_of(point: Point) -> int | None:
     return worker_count.requested(point.launch) if point.is_inline else 1
 
 
-def usual_jobs(points: Sequence[Point]) -> int:
-    """Return the default number of runs at a time: one core for each thread of each; a simulation uses all."""
-    if not all(point.is_inline for point in points):
-        return 1
-    return worker_count.places(max(map(cores_of, points)))
-
-
 def cores_of(point: Point) -> int:
     """Return how many cores a run takes."""
     return (workers_of(point) or 1) * (point.config.train.threads or 1)
 
 
-def lock(folder: Path, name: str = LOCK_FILE, *, shared: bool = False) -> Lock:
-    """Make a folder for runs and lock it.
+@contextmanager
+def lock(folder: Path, name: str = LOCK_FILE, *, shared: bool = False) -> Iterator[None]:
+    """Make a folder for runs and hold its lock in the block.
 
     Raises:
         ConfigError: If it cannot be made.
@@ -217,11 +210,15 @@ def lock(folder: Path, name: str = LOCK_FILE, *, shared: bool = False) -> Lock:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return Lock(folder / name, shared=shared)
+        held = Lock(folder / name, shared=shared)
     except InUse as holder:
         raise SweepInUseError(f"the sweep in {folder} is already in progress in {holder}") from None
     except OSError as error:
         raise ConfigError(f"output-dir: cannot write to {folder}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def run_command() -> list[str]:

@@ -17,7 +17,6 @@ from fedshift.lab.grid.sweep.grid import GridRequest, Point
 from fedshift.lab.grid.sweep.progress import Bar, time_left
 from fedshift.lab.grid.sweep.records import SWEEP_FILE, Record
 from fedshift.lab.grid.sweep.running import Runner, lock
-from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run.console import duration
 from fedshift_app.run.files import RESULTS_FILE
 from fedshift_app.run.versions import versions
@@ -25,6 +24,7 @@ from fedshift_core.accuracies import percent
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import DEPLOYMENT
 
@@ -46,11 +46,8 @@ def sweep(arguments: Sequence[str], paper: str) -> "Comparison | None":
     request, points, notes, folder = planned(arguments, paper)
     for note in notes:
         typer.echo(note)
-    held = lock(folder)
-    try:
+    with lock(folder):
         return Sweep(folder, request, points).run(paper)
-    finally:
-        held.release()
 
 
 def planned(arguments: Sequence[str], paper: str = "") -> tuple[GridRequest, list[Point], list[str], Path]:
@@ -81,8 +78,7 @@ def check_paper(paper: str) -> None:
 
 def output_dir(request: GridRequest) -> Path:
     """Return the folder that holds those of sweeps."""
-    given, _ = parse_arguments([f"output-dir={value}" for value in request.values.get("output-dir", ())])
-    return Path(given["output-dir"])
+    return user_path(request.values.get("output-dir", ("runs",))[0], "output-dir")
 
 
 class Sweep(Runner):
@@ -106,10 +102,10 @@ class Sweep(Runner):
             SystemExit: After Ctrl-C or SIGTERM.
         """
         typer.echo(f"sweep folder: {self.folder}")
-        typer.echo(f"{plural(len(self.records), 'run')}, {len(self._in('finished'))} of them finished")
-        left = [record.point for record in self.records if record.state != "finished"]
-        with self.working(left), Bar(len(self.records), len(self._in("finished"))) as bar:
-            self._work(bar)
+        finished, left = len(self._in("finished")), self._in("waiting")
+        typer.echo(f"{plural(len(self.records), 'run')}, {finished} of them finished")
+        with self.working([record.point for record in left]), Bar(len(self.records), finished) as bar:
+            self._work(bar, deque(left))
         failed = self._in("failed")
         for record in failed:
             typer.echo(f"failed: {record.point.label}: {record.error} (log: {record.log})", err=True)
@@ -120,8 +116,7 @@ class Sweep(Runner):
             raise FederationError(f"{len(failed)} of {plural(len(self.records), 'run')} failed: {labels}")
         return comparison
 
-    def _work(self, bar: Bar) -> None:
-        queue = deque(record for record in self.records if record.state != "finished")
+    def _work(self, bar: Bar, queue: deque[Record]) -> None:
         self.save()
         while queue or self.running:
             while queue and len(self.running) < self.jobs:
@@ -135,7 +130,7 @@ class Sweep(Runner):
                 if record.state == "waiting":
                     queue.append(record)
                 elif record.state == "finished":
-                    bar.count()
+                    bar.advance(bar.grid)
                     self._show_progress(record, queue)
             if not ended:
                 sleep(POLL_SECONDS)
@@ -164,8 +159,7 @@ class Sweep(Runner):
         return [record for record in self.records if record.state == state]
 
     def _left(self, queue: Sequence[Record]) -> float | None:
-        running = [(record.timed, record.child.seconds) for record in self.running if record.child is not None]
-        return time_left([r.timed for r in self._in("finished")], running, [r.timed for r in queue], self.jobs)
+        return time_left(self._in("finished"), self.running, queue, self.jobs)
 
     def _show_progress(self, record: Record, queue: Sequence[Record]) -> None:
         total, left = str(len(self.records)), self._left(queue)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from fedshift.lab.grid.sweep import grid
-from fedshift.lab.grid.sweep.grid import METHOD_KEYS, GridRequest, Point
+from fedshift.lab.grid.sweep.grid import GridRequest, Point
 from fedshift_app.config import registry
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.layers import parse_set
@@ -39,12 +39,6 @@ class Options(grid.Options):
     budget: int = Field(ge=1, le=MOST_TRIALS)  # trials of each method, with that of its own values
     pruning: bool = True  # end trials early that are worse than the median
     trial_rounds: int | None = Field(default=None, ge=1)  # of a trial; None: as many as the runs that are compared
-
-
-def options_of(request: GridRequest) -> Options:
-    """Return the keys of a search."""
-    assert isinstance(request.options, Options)  # it was read with these
-    return request.options
 
 
 @dataclass(frozen=True)
@@ -87,18 +81,15 @@ class Request:
 
     Attributes:
         grid_request: The keys of its runs.
+        options: Its own keys.
         plans: The search of each method.
         notes: Notes for the user, one per line.
     """
 
     grid_request: GridRequest
+    options: Options
     plans: tuple[Plan, ...]
     notes: tuple[str, ...]
-
-    @property
-    def options(self) -> Options:
-        """Its own keys."""
-        return options_of(self.grid_request)
 
     @property
     def key(self) -> str:
@@ -138,24 +129,24 @@ def read(arguments: Sequence[str]) -> Request:
     """
     searched = [argument for argument in arguments if argument.startswith(SEARCH) and "=" in argument]
     request = grid.read([argument for argument in arguments if argument not in searched], Options)
+    options = request.options
+    assert isinstance(options, Options)  # it was read with these
     _check(request)
     where = dict(_place(*argument.removeprefix(SEARCH).split("=", 1)) for argument in searched)
-    named = next((request.values[key] for key in reversed(METHOD_KEYS) if key in request.values), None)
-    methods = named or (grid.method_of(request.experiment),)
-    for key in (*request.values, *(f"{SEARCH}{key}" for key in where)):
-        if not any(grid.belongs(key.removeprefix(SEARCH), method) for method in methods):
-            raise ConfigError(f"{shortened(key)}: no method of the search has this parameter")
+    methods = request.methods
+    grid.lacking(request.values, methods)
+    grid.lacking(where, methods, SEARCH)
     notes: list[str] = []
     left_out: list[UnusedKeyError] = []
-    plans = tuple(_plan(request, method, where, notes, left_out) for method in methods)
-    return Request(request, plans, tuple(dict.fromkeys([*notes, *grid.noted(left_out, len(methods))])))
+    plans = tuple(_plan(request, method, options.trial_rounds, where, notes, left_out) for method in methods)
+    return Request(request, options, plans, tuple(dict.fromkeys([*notes, *grid.noted(left_out, len(methods))])))
 
 
 def _check(request: GridRequest) -> None:
     if "0" in request.values.get("rounds", ()):
         raise ConfigError("rounds=0 trains nothing, so there is nothing to search; tune needs rounds=1 or more")
     for key in request.varied:
-        if key not in (*METHOD_KEYS, "seed"):
+        if key not in ("method", "seed"):
             raise ConfigError(f"{key}: a search has one value of this key; only method and seed may have several")
     for key in ("tuned", "evaluate.test"):
         if key in request.values:
@@ -175,16 +166,15 @@ def _place(key: str, text: str) -> tuple[str, Range | None]:
 def _plan(
     request: GridRequest,
     method: str,
+    trial_rounds: int | None,
     where: Mapping[str, Range | None],
     notes: list[str],
     left_out: list[UnusedKeyError],
 ) -> Plan:
-    given = {
-        key: values[0] for key, values in request.values.items() if key not in METHOD_KEYS and grid.belongs(key, method)
-    } | {"method": method}
+    given = {key: values[0] for key, values in request.values.items() if grid.belongs(key, method)}
+    given["method"] = method
     try:
         base, unused = grid.used(method, request.experiment, given)
-        given = {key: value for key, value in given.items() if key.replace("-", "_") not in {e.key for e in unused}}
         left_out += unused
         if not base.config.allocation.validation_fraction:
             given[FRACTION] = written(USUAL_FRACTION)
@@ -192,7 +182,7 @@ def _plan(
             notes.append(
                 f"{FRACTION}={USUAL_FRACTION}: nodes set aside this share of their training images in all runs"
             )
-        rounds = options_of(request).trial_rounds or base.config.rounds
+        rounds = trial_rounds or base.config.rounds
         if rounds > base.config.rounds:
             raise ConfigError(f"trial-rounds={rounds} is more than the {plural(base.config.rounds, 'round')} of a run")
         space = _space(request.experiment, method, given, where)

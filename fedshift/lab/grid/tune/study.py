@@ -4,7 +4,6 @@ The tried values depend only on the numbers of the trials before: each trial's d
 own, so that a search that was interrupted goes on as it would have. The first trial is the method as it is.
 """
 
-import contextlib
 import importlib.util
 import json
 import warnings
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedshift.lab.grid.sweep.records import Record
+from fedshift.lab.grid.tune.requested import Plan
 from fedshift_core.errors import ConfigError
 from fedshift_core.ranges import Range
 from fedshift_core.seeding import torch_seed
@@ -20,9 +21,8 @@ from fedshift_core.seeding import torch_seed
 #: So many trials, the first included, are drawn at random before results guide the search.
 STARTUP = 5
 DIGITS = 3  # of a value that is tried
-RUN, ERROR, SECONDS, ROUNDS = "run", "error", "seconds", "rounds"  # what a trial is noted with
-
 COMPLETE, PRUNED, FAILED, RUNNING = "complete", "pruned", "failed", "running"
+STATES = {"COMPLETE": COMPLETE, "PRUNED": PRUNED, "FAIL": FAILED, "RUNNING": RUNNING}  # by Optuna's names
 
 
 @dataclass(frozen=True)
@@ -54,29 +54,25 @@ def check_installed() -> None:
         raise ConfigError('fedshift tune: Optuna is not installed; run: pip install "fedshift[tune]"')
 
 
-class Store:
-    """The file of all searches of a folder; one process at a time uses it."""
+def opened(path: Path) -> Any:
+    """Return Optuna's storage of all searches of a folder, without a last line that a kill left incomplete.
 
-    def __init__(self, path: Path) -> None:
-        """Open the file and remove a last line that a kill left incomplete.
+    One process at a time uses it.
 
-        Raises:
-            ConfigError: If it is damaged.
-        """
-        import optuna
-        from optuna.storages.journal import JournalFileBackend, JournalStorage
+    Raises:
+        ConfigError: If the file is damaged.
+    """
+    import optuna
+    from optuna.storages.journal import JournalFileBackend, JournalStorage
 
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        with contextlib.suppress(FileNotFoundError):
-            path.with_name(f"{path.name}.lock").unlink()  # of a process that was killed: this one holds the folder
-        if path.exists():
-            _cut_off(path)
-        try:
-            self.storage: Any = JournalStorage(JournalFileBackend(str(path)))
-        except (ValueError, KeyError, AssertionError) as error:
-            raise ConfigError(
-                f"{path} is damaged: {error}; remove it to search again; the runs of trials stay"
-            ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)  # of a process that was killed: this holds the folder
+    if path.exists():
+        _cut_off(path)
+    try:
+        return JournalStorage(JournalFileBackend(str(path)))
+    except (ValueError, KeyError, AssertionError) as error:
+        raise ConfigError(f"{path} is damaged: {error}; remove it to search again; the runs of trials stay") from None
 
 
 def _cut_off(path: Path) -> None:
@@ -94,39 +90,38 @@ def _cut_off(path: Path) -> None:
 
 
 class Search:
-    """The search of one method."""
+    """The search of one method.
 
-    def __init__(
-        self,
-        store: Store,
-        method: str,
-        space: Mapping[str, Range],
-        default: Mapping[str, Any],
-        *,
-        seed: int,
-        rounds: int,
-        pruning: bool,
-    ) -> None:
+    Attributes:
+        plan: The method and its search space.
+        budget: How many trials it has in all: one where there is nothing to search.
+        number: Of the trial in progress.
+        trial: Its run; None between two trials.
+        by_round: Its validation accuracy so far.
+        problem: Why the method is given up; empty for one that is not.
+    """
+
+    def __init__(self, storage: Any, plan: Plan, *, budget: int, pruning: bool) -> None:
         """Begin the search, or resume it.
 
         Args:
-            store: Where it is kept.
-            method: Its name.
-            space: The ranges to search, by dotted key.
-            default: The method's own values, by dotted key.
-            seed: Of the run.
-            rounds: Of a trial.
+            storage: Where it is kept (:func:`opened`).
+            plan: The method and its search space.
+            budget: The number of trials of a method that has something to search.
             pruning: End trials early that are worse than the median.
         """
         import optuna
 
-        self.method, self._seed, self._default = method, seed, dict(default)
+        self.plan, self.budget = plan, budget if plan.space else 1
+        self.number, self.by_round, self.problem = 0, dict[int, float](), ""
+        self.trial: Record | None = None
+        space, default = plan.space, plan.default
         self._axes = {key: _distribution(space[key]) for key in sorted(space)}
         self._known = {key: axis for key, axis in self._axes.items() if space[key].holds(default.get(key))}
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=max(1, rounds // 4))
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=max(1, plan.rounds // 4))
         self._study = optuna.create_study(
-            study_name=method,
-            storage=store.storage,
+            study_name=plan.method,
+            storage=storage,
             direction="maximize",
             load_if_exists=True,
             pruner=pruner if pruning else optuna.pruners.NopPruner(),
@@ -145,9 +140,8 @@ class Search:
         begun = self.trials()
         left = next((trial.number for trial in begun if trial.state == RUNNING), None)
         number = len(begun) if left is None else left
-        self._study.sampler = optuna.samplers.TPESampler(
-            n_startup_trials=STARTUP, seed=torch_seed(self._seed, f"tune-{self.method}", number) % 2**32
-        )
+        seed = torch_seed(self.plan.base.config.seed, f"tune-{self.plan.method}", number) % 2**32
+        self._study.sampler = optuna.samplers.TPESampler(n_startup_trials=STARTUP, seed=seed)
         axes = self._axes if number else self._known
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -181,15 +175,24 @@ class Search:
 
     def end(self, number: int, state: str, validation: float | None = None) -> None:
         """End a trial."""
-        import optuna
+        from optuna.trial import TrialState
 
-        states = optuna.trial.TrialState
-        as_theirs = {COMPLETE: states.COMPLETE, PRUNED: states.PRUNED, FAILED: states.FAIL}
-        self._study.tell(number, validation, state=as_theirs[state])
+        self._study.tell(number, validation, state=next(each for each in TrialState if STATES.get(each.name) == state))
 
-    def best(self, budget: int) -> Trial | None:
-        """Return the best complete trial of the first ``budget``, the first of equals; None if there is none."""
-        known = [trial for trial in self.trials() if trial.state == COMPLETE and trial.number < budget]
+    @property
+    def ended(self) -> int:
+        """How many trials of the budget are done."""
+        return min(sum(trial.state != RUNNING for trial in self.trials()), self.budget)
+
+    @property
+    def waits(self) -> bool:
+        """Whether its next trial may start."""
+        return self.trial is None and not self.problem and self.ended < self.budget
+
+    @property
+    def best(self) -> Trial | None:
+        """The best complete trial of the budget, the first of equals; None if there is none."""
+        known = [trial for trial in self.trials() if trial.state == COMPLETE and trial.number < self.budget]
         return max(known, key=lambda trial: trial.validation or 0.0, default=None)
 
     def _frozen(self, number: int) -> Any:
@@ -203,21 +206,14 @@ class Search:
 
 def _as_trial(frozen: Any) -> Trial:
     """Convert a trial of Optuna's."""
-    names = {"COMPLETE": COMPLETE, "PRUNED": PRUNED, "FAIL": FAILED, "RUNNING": RUNNING}
-    values = {key: rounded(value) for key, value in frozen.params.items()} if frozen.number else {}
-    complete = frozen.state.name == "COMPLETE"
-    return Trial(
-        frozen.number,
-        values,
-        names[frozen.state.name],
-        float(frozen.value) if complete else None,
-        dict(frozen.user_attrs),
-    )
-
-
-def rounded(value: Any) -> Any:
-    """Return a value rounded to the digits that people read."""
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+    values = {
+        key: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+        for key, value in frozen.params.items()
+        if frozen.number
+    }
+    state = STATES[frozen.state.name]
+    validation = float(frozen.value) if state == COMPLETE else None
+    return Trial(frozen.number, values, state, validation, frozen.user_attrs)
 
 
 def _distribution(place: Range) -> Any:

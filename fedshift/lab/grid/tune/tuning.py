@@ -9,7 +9,6 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,8 @@ from fedshift.lab.grid.sweep.records import Record
 from fedshift.lab.grid.sweep.running import Runner, lock
 from fedshift.lab.grid.tune import requested as tune_requested
 from fedshift.lab.grid.tune import study
-from fedshift.lab.grid.tune.requested import Plan, Request
-from fedshift.lab.grid.tune.study import COMPLETE, FAILED, PRUNED, RUNNING, Search
+from fedshift.lab.grid.tune.requested import Request
+from fedshift.lab.grid.tune.study import COMPLETE, FAILED, PRUNED, Search
 from fedshift_app.run import checkpoints, files, model_selection, trackers
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE
 from fedshift_core.accuracies import mean, percent
@@ -61,17 +60,13 @@ def tune(arguments: Sequence[str], paper: str) -> "tuple[Path, Comparison | None
         typer.echo(note)
     name = f"tune-{request.plans[0].base.config.experiment}-{request.key}"
     folder = sweeping.output_dir(request.grid_request) / name
-    held = lock(folder)
-    try:
+    with lock(folder):
         return folder, Tuning(folder, request).search(paper)
-    finally:
-        held.release()
 
 
 def summary(folder: Path) -> dict[str, Any]:
     """Return the summary of a search: its methods, each with its space, its own values and its best trial."""
-    content: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    return content
+    return dict(files.read_json(folder / SUMMARY))
 
 
 def averages(folder: Path | None) -> dict[int, float]:
@@ -98,39 +93,6 @@ def score(by_round: Mapping[int, float], keep: str) -> float | None:
     return mean(values[-LAST_ROUNDS:])
 
 
-@dataclass
-class Method:
-    """The state of a method's search.
-
-    Attributes:
-        plan: The method and its search space.
-        search: Its trials.
-        budget: How many trials it has in all: one where there is nothing to search.
-        number: Of the trial in progress.
-        trial: Its run; None between two trials.
-        by_round: Its validation accuracy so far.
-        problem: Why the method is given up; empty for one that is not.
-    """
-
-    plan: Plan
-    search: Search
-    budget: int
-    number: int = 0
-    trial: Record | None = None
-    by_round: dict[int, float] = field(default_factory=dict)
-    problem: str = ""
-
-    @property
-    def ended(self) -> int:
-        """How many trials of the budget are done."""
-        return min(sum(trial.state != RUNNING for trial in self.search.trials()), self.budget)
-
-    @property
-    def waits(self) -> bool:
-        """Whether its next trial may start."""
-        return self.trial is None and not self.problem and self.ended < self.budget
-
-
 class Tuning(Runner):
     """A search in its folder, whose lock the caller holds."""
 
@@ -141,22 +103,9 @@ class Tuning(Runner):
         super().__init__(folder, request.grid_request.options, [plan.base for plan in request.plans])
         self.request = request
         self.env = {trackers.PLACE: trackers.store_in(folder)}  # one store for all trials, and the runs compared
-        store, options = study.Store(folder / STORE), request.options
-        self.methods = [
-            Method(
-                plan,
-                Search(
-                    store,
-                    plan.method,
-                    plan.space,
-                    plan.default,
-                    seed=plan.base.config.seed,
-                    rounds=plan.rounds,
-                    pruning=options.pruning,
-                ),
-                options.budget if plan.space else 1,
-            )
-            for plan in request.plans
+        storage, options = study.opened(folder / STORE), request.options
+        self.searches = [
+            Search(storage, plan, budget=options.budget, pruning=options.pruning) for plan in request.plans
         ]
 
     def search(self, paper: str) -> "Comparison | None":
@@ -168,119 +117,116 @@ class Tuning(Runner):
         """
         typer.echo(f"search folder: {self.folder}")
         typer.echo(
-            f"{plural(len(self.methods), 'method')}, {plural(self.request.options.budget, 'trial')} each, by "
-            f"validation images; {sum(method.ended for method in self.methods)} are done"
+            f"{plural(len(self.searches), 'method')}, {plural(self.request.options.budget, 'trial')} each, by "
+            f"validation images; {sum(search.ended for search in self.searches)} are done"
         )
-        left = [method.plan.base for method in self.methods for _ in range(method.budget - method.ended)]
+        left = [search.plan.base for search in self.searches for _ in range(search.budget - search.ended)]
         with self.working(left):
             self._work()
         chosen, notes = self._chosen()
         for note in notes:
             typer.echo(note)
         comparison = None
-        given_up = {m.plan.method: f"{m.plan.label}: {m.problem}" for m in self.methods if m.problem}
+        given_up = {m.plan.method: f"{m.plan.label}: {m.problem}" for m in self.searches if m.problem}
         if points := [p for p in self.request.finals(chosen) if p.config.method["name"] not in given_up]:
             comparison = sweeping.Sweep(self.folder, self.request.grid_request, points, tuple(notes)).run(paper)
         if given_up:
-            of = plural(len(self.methods), "method")
+            of = plural(len(self.searches), "method")
             raise FederationError(f"{len(given_up)} of {of} failed: {'; '.join(given_up.values())}")
         return comparison
 
     def _work(self) -> None:
         self.save()
         while True:
-            for method in self.methods:
-                if len(self.running) < self.jobs and method.waits:
-                    self._begin(method)
-            going = [(method, method.trial) for method in self.methods if method.trial is not None]
+            for search in self.searches:
+                if len(self.running) < self.jobs and search.waits:
+                    self._begin(search)
+            going = [(search, search.trial) for search in self.searches if search.trial is not None]
             if not going:
                 return
-            for method, trial in going:
-                self._poll(method, trial)
+            for search, trial in going:
+                self._poll(search, trial)
             time.sleep(POLL_SECONDS)
 
-    def _begin(self, method: Method) -> None:
-        method.number, method.by_round = method.search.next(), {}
-        point = method.plan.trial(method.search.values(method.number))
-        method.trial = self.record(point, self.folder / TRIALS / f"{method.plan.method}-{method.number:04d}")
-        method.trial.refused |= _folders(method.trial) - {
-            method.trial.folder
-        }  # of other values, where its store is gone
-        if method.trial.state != "finished":  # else this process was killed before it could note that
-            self.start(method.trial, sum(other.waits for other in self.methods))
+    def _begin(self, search: Search) -> None:
+        search.number, search.by_round = search.next(), {}
+        point = search.plan.trial(search.values(search.number))
+        search.trial = self.record(point, self.folder / TRIALS / f"{search.plan.method}-{search.number:04d}")
+        # Those of other values, where its store is gone.
+        search.trial.left_out |= _folders(search.trial) - {search.trial.folder}
+        if search.trial.state != "finished":  # else this process was killed before it could note that
+            self.start(search.trial, sum(other.waits for other in self.searches))
 
-    def _poll(self, method: Method, trial: Record) -> None:
+    def _poll(self, search: Search, trial: Record) -> None:
         """Check on a trial: report its rounds, end it early, or record its result."""
         ended = trial.child is None or trial.child.ended
         if trial.folder is None:
-            trial.folder = max(_folders(trial) - trial.refused, default=None)
-        method.by_round = averages(trial.folder)
-        if (stopped := method.search.report(method.number, method.by_round)) is not None:
+            trial.folder = max(_folders(trial) - trial.left_out, default=None)
+        search.by_round = averages(trial.folder)
+        if (stopped := search.report(search.number, search.by_round)) is not None:
             self.end([trial])
-            self._note(method, trial, PRUNED, f"ended early after round {stopped}")
+            self._note(search, trial, PRUNED, f"ended early after round {stopped}")
         elif ended:
             if trial in self.running:
                 self.settle(trial)
             if trial.state == "waiting":
-                self.start(trial, sum(other.waits for other in self.methods))
+                self.start(trial, sum(other.waits for other in self.searches))
             else:
-                self._settled(method, trial)
+                self._settled(search, trial)
 
-    def _settled(self, method: Method, trial: Record) -> None:
+    def _settled(self, search: Search, trial: Record) -> None:
         """Record the result of a trial that is finished or has failed."""
-        config = method.plan.base.config
+        config = search.plan.base.config
         if trial.state == "failed":
             error = shortened(trial.error or "", 300)
-            method.search.note(method.number, **{study.ERROR: error})
-            if method.number == 0:  # the values cannot be the cause
-                method.problem = f"its first trial failed: {error} (log: {trial.log})"
-            self._note(method, trial, FAILED, f"failed: {error}")
+            search.note(search.number, error=error)
+            if search.number == 0:  # the values cannot be the cause
+                search.problem = f"its first trial failed: {error} (log: {trial.log})"
+            self._note(search, trial, FAILED, f"failed: {error}")
             return
-        method.by_round = averages(trial.folder)
-        if (value := score(method.by_round, config.keep)) is None:
+        search.by_round = averages(trial.folder)
+        if (value := score(search.by_round, config.keep)) is None:
             raise ConfigError(
-                f"{method.plan.label}: no node has a validation image; allocation.validation_fraction="
+                f"{search.plan.label}: no node has a validation image; allocation.validation_fraction="
                 f"{config.allocation.validation_fraction:g} of their images is less than one"
             )
-        self._note(method, trial, COMPLETE, f"validation {percent(value)}", value)
+        self._note(search, trial, COMPLETE, f"validation {percent(value)}", value)
 
-    def _note(self, method: Method, trial: Record, state: str, outcome: str, value: float | None = None) -> None:
+    def _note(self, search: Search, trial: Record, state: str, outcome: str, value: float | None = None) -> None:
         """Note the end of a trial, and remove its weights: nobody continues it."""
-        method.trial = None
+        search.trial = None
         if trial in self.running:
             self.running.remove(trial)
-        method.search.note(
-            method.number,
-            **{
-                study.RUN: str(trial.folder.relative_to(self.folder)) if trial.folder is not None else "",
-                study.ROUNDS: max(method.by_round, default=0),
-                study.SECONDS: round(trial.child.seconds if trial.child is not None else 0.0, 1),
-            },
+        search.note(
+            search.number,
+            run=str(trial.folder.relative_to(self.folder)) if trial.folder is not None else "",
+            rounds=max(search.by_round, default=0),
+            seconds=round(trial.child.seconds if trial.child is not None else 0.0, 1),
         )
-        if method.problem:  # the same command gives it another chance
+        if search.problem:  # the same command gives it another chance
             return
-        method.search.end(method.number, state, value)
+        search.end(search.number, state, value)
         if trial.folder is not None:
             shutil.rmtree(trial.folder / checkpoints.FOLDER, ignore_errors=True)
         self.save()
-        budget, best = self.request.options.budget, method.search.best(self.request.options.budget)
+        best = search.best
         best_so_far = "" if best is None else f" (best {percent(best.validation)}, trial {best.number})"
-        done = f"[{method.ended}/{budget}] trial {method.number}"
-        typer.echo(f"{method.plan.label} {done}: {outcome}{best_so_far}")
+        done = f"[{search.ended}/{search.budget}] trial {search.number}"
+        typer.echo(f"{search.plan.label} {done}: {outcome}{best_so_far}")
 
     def _chosen(self) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
         """Return the chosen values of each method, and notes for the user, one per line."""
         chosen: dict[str, Mapping[str, Any]] = {}
         notes = []
-        for method in self.methods:
-            best = method.search.best(self.request.options.budget)
-            if method.problem or best is None:
+        for search in self.searches:
+            best = search.best
+            if search.problem or best is None:
                 continue
             if best.number:
-                chosen[method.plan.method] = best.values
-            elif method.plan.space:
+                chosen[search.plan.method] = best.values
+            elif search.plan.space:
                 notes.append(
-                    f"{method.plan.label}: none of its {plural(method.ended, 'trial')} was better on "
+                    f"{search.plan.label}: none of its {plural(search.ended, 'trial')} was better on "
                     f"validation images than its own values ({percent(best.validation)}); its one row is both"
                 )
         return chosen, [*notes, *self._other_images()]
@@ -288,11 +234,10 @@ class Tuning(Runner):
     def _other_images(self) -> list[str]:
         """Return a line about trials on other images than today's."""
         others: dict[str, str] = {}
-        for method in self.methods:
-            for name in (trial.notes.get(study.RUN) for trial in method.search.trials()):
-                if name and (self.folder / name / CONFIG_FILE).is_file():
-                    stored = read_yaml(self.folder / name / CONFIG_FILE)
-                    others[name] = self.images.changed(method.plan.base.config, stored)
+        for search in self.searches:
+            for name in (trial.notes.get("run") for trial in search.trials()):
+                if name and (file := self.folder / name / CONFIG_FILE).is_file():
+                    others[name] = self.images.changed(search.plan.base.config, read_yaml(file))
         if not (changed := [name for name, parts in others.items() if parts]):
             return []
         return [
@@ -304,8 +249,8 @@ class Tuning(Runner):
         """Write the table and the summary; the store holds the searches themselves."""
         rows: list[dict[str, Any]] = []
         methods: dict[str, Any] = {}
-        for method in self.methods:
-            plan, best = method.plan, method.search.best(self.request.options.budget)
+        for search in self.searches:
+            plan, best = search.plan, search.best
             chosen = best and {
                 "trial": best.number,
                 "validation": best.validation,
@@ -315,9 +260,9 @@ class Tuning(Runner):
             methods[plan.method] = {"space": space, "default": plan.default, "best": chosen}
             rows += [
                 {"method": plan.label, "trial": trial.number, "state": trial.state, "validation": trial.validation}
-                | {key: trial.notes.get(key) for key in (study.ROUNDS, study.SECONDS, study.RUN, study.ERROR)}
+                | {key: trial.notes.get(key) for key in ("rounds", "seconds", "run", "error")}
                 | {**plan.default, **trial.values}
-                for trial in method.search.trials()
+                for trial in search.trials()
             ]
         head = list(dict.fromkeys(key for row in rows for key in row))
         write_atomically(self.folder / TABLE, csv_text([head, *([row.get(key) for key in head] for row in rows)]))

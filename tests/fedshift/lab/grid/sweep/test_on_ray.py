@@ -136,7 +136,7 @@ def test_an_address_without_a_cluster_or_a_simulation_is_refused_in_one_line() -
         with pytest.raises(ConfigError, match=f"--ray: .*'{address}'") as caught:
             on_ray.sweep(["handwritten"], "", address)
         assert "\n" not in str(caught.value)
-    for words, named in (("engine=simulation", "engine=simulation"), ("--list", "--ray goes alone")):
+    for words, named in (("engine=simulation", "engine=simulation"), ("--list", "--ray HOST:PORT")):
         with refused(ConfigError, named):
             given = ["sweep", "handwritten", "--ray", "127.0.0.1:1", words]
             CliRunner().invoke(cli.app, given, catch_exceptions=False)

@@ -1,11 +1,13 @@
 """The search of one method: what is tried next depends on the numbers before it, and on nothing else."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("optuna")
-from fedshift.lab.grid.tune.study import COMPLETE, PRUNED, STARTUP, Search, Store
+from fedshift.lab.grid.tune.requested import Plan
+from fedshift.lab.grid.tune.study import COMPLETE, PRUNED, STARTUP, Search, opened
 from fedshift_core.errors import ConfigError
 from fedshift_core.ranges import read
 
@@ -16,8 +18,10 @@ SPACE = {
 DEFAULT = {"train.lr": 0.01, "method.mu": 5.0, "train.epochs": 2, "method.kind": "a"}  # mu lies outside
 
 
-def search(path: Path, method: str = "fedprox", *, pruning: bool = True) -> Search:
-    return Search(Store(path), method, SPACE, DEFAULT, seed=3, rounds=8, pruning=pruning)
+def search(path: Path, *, pruning: bool = True, budget: int = 99) -> Search:
+    base = SimpleNamespace(config=SimpleNamespace(seed=3))
+    plan = Plan("fedprox", SPACE, DEFAULT, base, {}, "", rounds=8)  # type: ignore[arg-type]
+    return Search(opened(path), plan, pruning=pruning, budget=budget)
 
 
 def worth(values: dict[str, float]) -> float:
@@ -43,9 +47,9 @@ def test_the_first_trial_is_the_method_as_it_is_and_the_others_lie_in_their_rang
         assert trial.values.keys() == SPACE.keys()
         assert all(SPACE[key].holds(value) for key, value in trial.values.items())
         assert float(f"{trial.values['train.lr']:.3g}") == trial.values["train.lr"]
-    best = made.best(8)
+    best = made.best
     assert best.validation == max(worth(dict(t.values)) for t in made.trials())
-    assert made.best(1) == first  # a smaller budget counts the first trials alone
+    assert search(tmp_path / "store", budget=1).best == first  # a smaller budget counts the first trials alone
 
 
 def test_a_search_that_is_interrupted_goes_on_as_it_would_have(tmp_path: Path) -> None:
@@ -80,10 +84,10 @@ def test_a_trial_below_the_median_ends_early_once_there_are_enough_to_compare(pr
     assert made.report(number, {1: 0.0, 2: 20.0, 3: 90.0}) == (2 if pruning else None)
     assert search(tmp_path / "store", pruning=pruning).report(number, {}) == (2 if pruning else None)  # killed here
     made.end(number, *((PRUNED, None) if pruning else (COMPLETE, 20.0)))
-    assert made.best(99).number == 0 and made.trials()[-1].state == ("pruned" if pruning else "complete")
+    assert made.best.number == 0 and made.trials()[-1].state == ("pruned" if pruning else "complete")
 
 
 def test_a_store_that_is_damaged_is_reported(tmp_path: Path) -> None:
     (tmp_path / "store").write_bytes(b"\x00\x01 nonsense\n{}\n")
     with pytest.raises(ConfigError, match=r"store is damaged: .*; remove it"):
-        Store(tmp_path / "store")
+        opened(tmp_path / "store")
