@@ -49,9 +49,9 @@ class Metrics:
     confusion: NDArray[np.int64]
 
     @classmethod
-    def of(cls, labels: NDArray[np.int64], chosen: NDArray[np.int64], classes: int) -> "Metrics":
+    def of(cls, labels: Sequence[int] | NDArray[np.int64], chosen: NDArray[np.int64], classes: int) -> "Metrics":
         """Count images by their true and their predicted class, each (N,)."""
-        counts = np.bincount(labels * classes + chosen, minlength=classes**2)
+        counts = np.bincount(np.array(labels, np.int64) * classes + chosen, minlength=classes**2)
         return cls(counts.reshape(classes, classes))
 
     @property
