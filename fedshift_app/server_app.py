@@ -253,9 +253,8 @@ def _rounds(
     grid: Grid, config: RunConfig, strategy: DomainStrategy, initial: ArrayRecord, folder: RunFolder, past: Past | None
 ) -> None:
     """Run all rounds that are left, and write the summary."""
-    checkpoint = past.checkpoint if past is not None else None
     kept_in = "" if folder.engine == setup.DEPLOYMENT else str(folder.nodes_folder)
-    kept = dict(checkpoint.memory) if checkpoint is not None else {}
+    kept = {} if past is None else dict(past.checkpoint.memory)
     strategy.memory = NodeMemory(folder.run_id, kept_in, folder.resumed_after, kept, folder.chosen)
     if past is not None:
         console.log.info(
