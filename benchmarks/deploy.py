@@ -83,7 +83,7 @@ def federation(home: Path, folders: list[exporting.NodeFolder], *, ours: bool) -
     home.mkdir()
     own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state")}
     waits = {} if ours else {PLAIN_WAITS: "1"}
-    with processes.group(local_superlink.empty_folder(home), local_superlink.environment(home) | own | waits) as flower:
+    with processes.Group(local_superlink.empty_folder(home), local_superlink.environment(home) | own | waits) as flower:
         link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
         local_superlink.start_superlink(flower, link)
         local_superlink.connect(home, link)

@@ -189,7 +189,7 @@ def federation(home: Path, nodes: int, *, slow: bool, most: float) -> Iterator[D
     own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state")}
     with contextlib.ExitStack() as stack:
         flower = stack.enter_context(
-            processes.group(
+            processes.Group(
                 local_superlink.empty_folder(home),
                 local_superlink.environment(home) | own,
             )

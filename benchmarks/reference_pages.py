@@ -68,10 +68,52 @@ Through a SuperLink all arrays of a message travel as one piece (`fedshift_core.
 travel."""
 
 
+#: All exit codes: each with the commands that end with it, what has happened, and what a script can do.
+MEANINGS = (
+    (exit_codes.OK, "all", "done", "go on"),
+    (
+        exit_codes.FAILED,
+        "all",
+        "a mistake in configuration, data or call, or a run that failed; one or two lines on standard "
+        "error say what. Of `doctor`: problems. Of `status`: the state is unknown",
+        "read the message",
+    ),
+    (
+        exit_codes.WRONG_CALL,
+        "all",
+        "no such command or option, or an argument is missing; nothing was done",
+        "`--help`",
+    ),
+    (exit_codes.STOPPED_SHORT, "`status`", "the run failed or was interrupted", "`fedshift run resume=FOLDER`"),
+    (
+        exit_codes.DEGRADED,
+        "`run`, `deploy-demo`, `evaluate`, `sweep`, `status`",
+        "the run is complete, but lost a part: a node in some round, or rounds or images behind a number",
+        "the last lines name it, so do `lost`, `unscored` and `missing_tests` in results.json",
+    ),
+    (exit_codes.PARTLY_DRAWN, "`report`", "the page is written, without the figures that messages name", "read them"),
+    (
+        exit_codes.IN_USE,
+        "`sweep --in`",
+        "another process has this run or its folder; nothing was done",
+        "try again later",
+    ),
+    (
+        exit_codes.REFUSED,
+        "a run that `sweep` or `tune` starts",
+        "its configuration or data are refused, and would be again",
+        "correct them",
+    ),
+    (exit_codes.HANGUP, "all", exit_codes.STOPPED_BY[exit_codes.HANGUP], "`fedshift run resume=FOLDER`"),
+    (exit_codes.CTRL_C, "all", exit_codes.STOPPED_BY[exit_codes.CTRL_C], "`fedshift run resume=FOLDER`"),
+    (exit_codes.TERMINATED, "all", exit_codes.STOPPED_BY[exit_codes.TERMINATED], "`fedshift run resume=FOLDER`"),
+)
+
+
 def codes() -> str:
     """Return the page of exit codes."""
     head = ("exit code", "of", "what has happened", "what to do")
-    rows = [(f"`{m.code}`", m.commands, m.text, m.next) for m in exit_codes.MEANINGS]
+    rows = [(f"`{code}`", *texts) for code, *texts in MEANINGS]
     return "\n".join([EXIT_CODES.format(made=MADE), "", registry.table(head, rows)]) + "\n"
 
 

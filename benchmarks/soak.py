@@ -110,7 +110,7 @@ def main() -> None:
         runs = home / "runs"
         folders = exporting.export(config, options.nodes, home / "nodes")
         own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state")}
-        with processes.group(
+        with processes.Group(
             local_superlink.empty_folder(home), local_superlink.environment(home) | own, remove=home
         ) as flower:
             link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))

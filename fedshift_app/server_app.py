@@ -252,7 +252,7 @@ def _rounds(
 ) -> None:
     """Run all rounds that are left, and write the summary."""
     kept_in = "" if folder.engine == setup.DEPLOYMENT else str(folder.nodes_folder)
-    kept = dict(past.checkpoint.memory) if past is not None and past.checkpoint is not None else {}
+    kept = {} if past is None else dict(past.checkpoint.memory)
     strategy.memory = NodeMemory(folder.run_id, kept_in, folder.resumed_after, kept, folder.chosen)
     if past is not None:
         console.log.info(

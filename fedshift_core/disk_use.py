@@ -20,6 +20,11 @@ def bytes_in(folder: Path) -> int:
     return total
 
 
+def existing(folder: Path) -> Path:
+    """Return the folder, or its nearest parent that exists."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
 def check_room(folder: Path, size: int) -> None:
     """Refuse a large file that would leave less than ``RESERVE`` free.
 

@@ -101,7 +101,7 @@ def opened(
     config = configuration.resolve({"experiment": experiment, "set": settings})
     folders = exporting.export(config, nodes, home / "nodes")
     own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state"), "PYTHONPATH": str(ROOT)}
-    with processes.group(local_superlink.empty_folder(home), local_superlink.environment(home) | own | env) as flower:
+    with processes.Group(local_superlink.empty_folder(home), local_superlink.environment(home) | own | env) as flower:
         link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
         local_superlink.start_superlink(flower, link, *options)
         local_superlink.connect(home, link)

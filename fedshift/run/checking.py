@@ -58,7 +58,7 @@ def check_data(config: RunConfig, nodes: int) -> float:
     return held
 
 
-def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups | None = None) -> float:
+def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups) -> float:
     """Deal images to nodes by their labels, as a run does.
 
     Args:
@@ -91,7 +91,7 @@ def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups |
             classes,
             config.seed,
             cfg.public_share,
-            groups.get(domain) if groups else None,
+            groups.get(domain),
             only_test=cfg.patients == "listed",
         )
         if given is not None:

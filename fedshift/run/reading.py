@@ -10,8 +10,7 @@ from fedshift_app.config import plugins, written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run
 from fedshift_app.run import agreement, checkpoints, config_file, files, model_selection, sections, summary
-from fedshift_app.run.checkpoints import Checkpoint, Damaged
-from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines, scored_rounds
+from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines
 from fedshift_core.errors import ConfigError
 from fedshift_core.features import task_of
 from fedshift_core.paths import user_path
@@ -50,7 +49,7 @@ class Record:
     lines: list[dict[str, Any]]
     results: dict[str, Any] | None
     finished: bool
-    checkpoint: Checkpoint | None
+    checkpoint: checkpoints.Checkpoint | None
     sections: Mapping[str, Any] = field(default_factory=dict)
     kept_round: int = 0
     lacking: str = ""
@@ -114,7 +113,7 @@ def read(folder: Path, command: str = "report") -> Record:
     kept_round = 0 if best is None else int(best.server_round)
     checkpoint = _checkpoint(path / checkpoints.FOLDER, kept_round, command)
     so_far = History(config, history, checkpoint.nodes if checkpoint else ())
-    scored = scored_rounds(lines)
+    scored = [line["round"] for line in lines if line.get("accuracy") and "evaluated_share" not in line]
     of_round = results if results is not None else sections.kept(path, scored[-1] if scored else None, config)
     return Record(
         folder=path,
@@ -131,10 +130,10 @@ def read(folder: Path, command: str = "report") -> Record:
     )
 
 
-def _checkpoint(folder: Path, kept_round: int, command: str) -> Checkpoint | None:
+def _checkpoint(folder: Path, kept_round: int, command: str) -> checkpoints.Checkpoint | None:
     for number in sorted(checkpoints.rounds(folder), key=lambda number: number != kept_round):
         try:
             return checkpoints.load(folder, number)
-        except Damaged as reason:
+        except checkpoints.Damaged as reason:
             log.warning("%s: a damaged checkpoint is left out: %s", command, reason)
     return None

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from fedshift_app.config import networks, registry
 from fedshift_app.config.error_location import at, beginning_with_key
 from fedshift_app.config.sections import RunConfig
-from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_clients.models.catalog import NETWORKS, family_of, is_given
 from fedshift_clients.modules.catalog import MODULES
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_SHOWN, some
 from fedshift_core.params import NoiseParams
-from fedshift_core.registry import imported
 from fedshift_core.wire.names import CE
 from fedshift_datasets.corruptions import LARGEST_SIDE, SMALLEST_SIDE
 
@@ -55,10 +53,9 @@ def _check_sizes(config: RunConfig, finished: bool) -> None:
 def _given(config: RunConfig) -> Iterator[str]:
     """Yield problems of features of a file without their network, or next to what changes images."""
     model, given = config.model, config.dataset.features
-    names = {model.name, *model.per_node}
-    if bool(given) != any(map(is_given, names)):
+    if bool(given) != any(map(is_given, model.names)):
         yield f"model.name=features:D and dataset.features go together, found {model.name} and {given!r}"
-    if given and (not model.precompute or model.freeze != "encoder" or len(names) > 1):
+    if given and (not model.precompute or model.freeze != "encoder" or len({*model.names}) > 1):
         yield "dataset.features needs model.freeze=encoder, model.precompute=on and one network for all"
     if given and (config.images.cached_views > 1 or config.shift.name not in (registry.NONE, "domain")):
         key = "images.cached_views" if config.images.cached_views > 1 else "shift.name"
@@ -67,7 +64,7 @@ def _given(config: RunConfig) -> Iterator[str]:
 
 def _precompute(config: RunConfig) -> Iterator[str]:
     """Yield problems of kept features: a network that trains as a whole, augmentation that they would leave out."""
-    images, model, adapt = config.images, config.model, str(config.adapt.get("name", registry.NONE))
+    images, model = config.images, config.model
     if not model.precompute:
         if images.cached_views > 1:
             yield f"images.cached_views={images.cached_views} needs model.precompute=on, found off"
@@ -93,10 +90,11 @@ def _precompute(config: RunConfig) -> Iterator[str]:
             "images.views=2 with model.precompute=on needs an augmentation and images.cached_views above 1, found 1: "
             "both views of an image would be the same"
         )
-    if adapt != registry.NONE and not imported(ADAPTATIONS[adapt].adaptation).keeps_frozen:
+    adaptation = registry.adaptation(config.adapt)
+    if adaptation is not None and not adaptation.keeps_frozen:
         yield (
-            f"adapt.name={adapt} changes what model.precompute=on computes once, or augments test images in a way of "
-            "its own; allowed is model.precompute=off"
+            f"adapt.name={config.adapt['name']} changes what model.precompute=on computes once, or augments test "
+            "images in a way of its own; allowed is model.precompute=off"
         )
 
 

@@ -1,28 +1,22 @@
 """Lists the keys that every configuration has, by dotted name."""
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from pydantic import BaseModel
-
-from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.sections import MODELS, RunConfig
 from fedshift_core import spelling
 
 
 @functools.cache
 def known() -> tuple[str, ...]:
     """Return all dotted keys except parameters of methods, modules and adaptations."""
-    return tuple(_within(RunConfig, ""))
-
-
-def _within(model: type[BaseModel], above: str) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _within(field.annotation, f"{above}{name}.")
+    keys = list[str]()
+    for name in RunConfig.model_fields:
+        if name in MODELS:
+            keys += [f"{name}.{key}" for key in MODELS[name].model_fields]
         elif name not in ("method", "adapt"):
-            yield f"{above}{name}"
-    if not above:
-        yield from ("method.name", "adapt.name")
+            keys.append(name)
+    return (*keys, "method.name", "adapt.name")
 
 
 def meant(key: object, others: Iterable[str] = ()) -> str:

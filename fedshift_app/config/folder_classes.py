@@ -1,6 +1,7 @@
 """Reads domains and classes of a user's own images from data-dir into the configuration, which the nodes receive."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fedshift_app.config.dataset_section import DatasetConfig
@@ -51,9 +52,10 @@ def filled(section: Mapping[str, Any], *, typed: bool = False) -> dict[str, Any]
         ConfigError: If a key is wrong, or there is no data-dir.
         DataError: If data-dir holds none, or they cannot be names.
     """
-    section = _with_fetched(section) | ({"classes_stated": True} if typed else {})
-    with explaining("dataset"):
-        config = DatasetConfig.model_validate({"domains": (), **section})
+    section = dict(section) | ({"classes_stated": True} if typed else {})
+    if not section.get("data_dir") and (folder := _kept(section)) is not None:
+        section["data_dir"] = str(folder.absolute())
+    config = _checked(section)
     known = catalog.get(config.kind)
     if known.own is None or (config.domains and config.classes):
         return section
@@ -68,41 +70,36 @@ def filled(section: Mapping[str, Any], *, typed: bool = False) -> dict[str, Any]
     return section | {"domains": domains, "classes": names.classes, "classes_stated": stated}
 
 
-def _with_fetched(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section with the folder of the set that ``fedshift get`` keeps, unless it states a data-dir.
+def _checked(section: Mapping[str, Any]) -> DatasetConfig:
+    """Return the section with its keys checked; its domains may be missing."""
+    with explaining("dataset"):
+        return DatasetConfig.model_validate({"domains": (), **section})
+
+
+def _kept(section: Mapping[str, Any]) -> Path | None:
+    """Return the folder that ``fedshift get`` keeps of a set, or that of the sites into which flwr-datasets divides it.
+
+    None if there is none, or it is not needed.
 
     Raises:
-        ConfigError: If ``dataset.hub`` names a set that is not there.
-    """
-    hub, name = section.get("hub"), section.get("name")
-    if partitioned.NAME in (section.get("of"), name):
-        return _with_partitions(section)
-    if section.get("data_dir") or not (hub or (isinstance(name, str) and name in catalog.DATASETS)):
-        return dict(section)
-    folder = fetched.found(fetched.check_repository(hub, "dataset.hub") if hub else str(name))
-    if folder is None and hub and not (section.get("domains") and section.get("classes")):
-        raise ConfigError(f"dataset.hub: {hub} is not on this machine; `fedshift get {hub}` fetches it")
-    return dict(section) | ({"data_dir": str(folder.absolute())} if folder is not None else {})
-
-
-def _with_partitions(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section with the folder of the sites into which flwr-datasets divides a set, unless it is stated.
-
-    Raises:
-        ConfigError: If a key is missing or wrong.
+        ConfigError: If ``dataset.hub`` names a set that is not there, or a key is missing or wrong.
         DataError: If the set cannot be loaded or divided.
     """
-    if section.get("data_dir") or (
-        section.get("domains") and section.get("classes") and not section.get("partitioner")
-    ):
-        return dict(section)
-    with explaining("dataset"):
-        config = DatasetConfig.model_validate({"domains": (), **section})
-    for key in ("hub", "partitioner"):
-        if not getattr(config, key):
-            raise ConfigError(f"dataset.{key} is missing: dataset.of={partitioned.NAME} reads it, see {PAGE}")
-    folder = partitioned.folder(config.hub, config.partitioner, config.columns)
-    return dict(section) | {"data_dir": str(folder.absolute())}
+    hub, name, stated = section.get("hub"), section.get("name"), section.get("domains") and section.get("classes")
+    if partitioned.NAME in (section.get("of"), name):
+        if stated and not section.get("partitioner"):
+            return None
+        config = _checked(section)
+        for key in ("hub", "partitioner"):
+            if not getattr(config, key):
+                raise ConfigError(f"dataset.{key} is missing: dataset.of={partitioned.NAME} reads it, see {PAGE}")
+        return partitioned.folder(config.hub, config.partitioner, config.columns)
+    if not (hub or (isinstance(name, str) and name in catalog.DATASETS)):
+        return None
+    folder = fetched.found(fetched.check_repository(hub, "dataset.hub") if hub else str(name))
+    if folder is None and hub and not stated:
+        raise ConfigError(f"dataset.hub: {hub} is not on this machine; `fedshift get {hub}` fetches it")
+    return folder
 
 
 def spelled(allocation: Mapping[str, Any], domains: Sequence[str]) -> dict[str, Any]:

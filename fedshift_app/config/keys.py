@@ -85,15 +85,14 @@ def as_of(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _use_parameter(requested: dict[str, Any], settings: Mapping[str, Any], method: Method, key: str) -> None:
     """Replace the keys that a parameter stands for by the parameter, if their values agree."""
-    for target in targets_of(method, key):
-        dotted = target if isinstance(target, str) else target["key"]
+    for dotted, meanings in targets_of(method, key):
         if dotted.startswith("method.") or dotted not in settings:
             continue
         if dotted.startswith("adapt.") and settings["adapt.name"] not in (NONE, _own_names(method).get("adapt.name")):
             continue
         values = [settings[dotted]]
-        if isinstance(target, Mapping):  # several values may mean the same
-            values = [value for value, meant in target["values"].items() if meant == settings[dotted]]
+        if meanings:  # several values may mean the same
+            values = [value for value, meant in meanings.items() if meant == settings[dotted]]
         if values and requested.setdefault(f"method.{key}", values[-1]) in values:
             del requested[dotted]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedshift_app.config import dotted_keys, options_of_a_kind, registry
-from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.sections import MODELS, RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.yaml_files import BY_NAME, NAMES, parse
@@ -18,9 +18,7 @@ NAMED = {"modules": "[f2dc] or [{name: f2dc, tau: 0.1}]", "features": "[NAME] or
 
 Layer = dict[tuple[str, ...], Any]
 #: Sections of keys; all others hold one value, or are of ``NAMED``.
-SECTIONS = {"method", "adapt"} | {
-    name for name, field in RunConfig.model_fields.items() if hasattr(field.annotation, "model_fields")
-}
+SECTIONS = {"method", "adapt", *MODELS}
 
 
 def parse_set(text: str) -> dict[str, Any]:

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from fedshift_app.config import registry
 from fedshift_app.config.error_location import beginning_with_key
-from fedshift_app.config.sections import RunConfig
-from fedshift_clients.adapt.catalog import ADAPTATIONS
+from fedshift_app.config.sections import MODELS, RunConfig
 from fedshift_clients.modules.catalog import MODULES
 from fedshift_core import features
 from fedshift_core.disclosure import IMAGE
@@ -118,10 +117,10 @@ FACTS: Mapping[Fact, Callable[[Case], str]] = {
 
 def looks_at_images(section: Mapping[str, Any]) -> str:
     """Return what an adaptation does with training images; empty for nothing."""
-    name = str(section.get("name", registry.NONE))
-    if name == registry.NONE or not imported(ADAPTATIONS[name].adaptation).uses_training_images:
+    adaptation = registry.adaptation(section)
+    if adaptation is None or not adaptation.uses_training_images:
         return ""
-    return f"adapt.name={name} looks at training images without noise"
+    return f"adapt.name={section['name']} looks at training images without noise"
 
 
 def goes_by_predictions(section: Mapping[str, Any]) -> str:
@@ -129,12 +128,10 @@ def goes_by_predictions(section: Mapping[str, Any]) -> str:
     from fedshift_clients.adapt.base import Adaptation  # with torch
     from fedshift_clients.training import own_code
 
-    name = str(section.get("name", registry.NONE))
-    if name == registry.NONE or not own_code.looks_up(
-        imported(ADAPTATIONS[name].adaptation), Adaptation, ("predict", "predictor", "forward", "classifier")
-    ):
+    adaptation, ways = registry.adaptation(section), ("predict", "predictor", "forward", "classifier")
+    if adaptation is None or not own_code.looks_up(adaptation, Adaptation, ways):
         return ""
-    return f"adapt.name={name} goes by the one class that is predicted of an image"
+    return f"adapt.name={section['name']} goes by the one class that is predicted of an image"
 
 
 def why_not(fact: Fact, method: Method, **changes: Any) -> str:
@@ -201,12 +198,6 @@ def _refuse_what_tells(guard: Feature, feature: Feature, config: RunConfig) -> N
     sums = "sums" in (need.fact for need in guard.needs)
     what = f"sends {guard.hides} {tells}" if tells else feature.compares if sums else ""
     if what and feature is not guard:
-        allowed = "" if of_others else f"; allowed is {_default(feature.key)}"
+        section, _, key = feature.key.partition(".")
+        allowed = "" if of_others else f"; allowed is {features.typed(MODELS[section].model_fields[key].default)}"
         raise ConfigError(f"{guard.setting(config)} does not go with {feature.setting(config)}, which {what}{allowed}")
-
-
-def _default(key: str) -> str:
-    section, _, name = key.partition(".")
-    model = RunConfig.model_fields[section].annotation
-    assert model is not None
-    return features.typed(model.model_fields[name].default)

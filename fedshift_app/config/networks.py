@@ -103,12 +103,12 @@ def with_digest(config: "RunConfig") -> "RunConfig":
         )
     if model.weights_sha256 not in ("", digest):
         raise packages.other_file(Path(model.weights), digest, model.weights_sha256)
-    return config.model_copy(update={"model": model.model_copy(update={"weights_sha256": digest})})
+    return config.with_values("model", weights_sha256=digest)
 
 
 def may_have_batchnorm(config: "RunConfig") -> bool:
     """Tell whether a part of the model may have BatchNorm: modules, and what a method adds, may have their own."""
-    if config.modules or any(NETWORKS[name].batchnorm for name in (config.model.name, *config.model.per_node)):
+    if config.modules or any(NETWORKS[name].batchnorm for name in config.model.names):
         return True
     from fedshift_clients.models.networks import Blueprint, batchnorm_names  # torch: only where it is not known yet
 

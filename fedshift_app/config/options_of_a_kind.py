@@ -8,9 +8,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
-
-from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.sections import MODELS, RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.features import said, typed
 from fedshift_core.params import For
@@ -42,8 +40,7 @@ class UnusedKeyError(ConfigError):
 @functools.cache
 def options(section: str) -> dict[str, For]:
     """Return the options of a section by key, each with its kind and the values for which it does something."""
-    model = RunConfig.model_fields[section].annotation if section in RunConfig.model_fields else None
-    fields = model.model_fields if isinstance(model, type) and issubclass(model, BaseModel) else {}
+    fields = MODELS[section].model_fields if section in MODELS else {}
     return {key: mark for key, field in fields.items() for mark in field.metadata if isinstance(mark, For)}
 
 
@@ -57,7 +54,7 @@ def is_default(key: tuple[str, ...], value: Any) -> bool:
     section, *rest = key
     if len(rest) != 1 or rest[0] not in options(section):
         return False
-    return bool(RunConfig.model_fields[section].annotation.model_fields[rest[0]].default == value)  # type: ignore[union-attr]
+    return bool(MODELS[section].model_fields[rest[0]].default == value)
 
 
 def check(section: str, key: str, config: RunConfig) -> None:

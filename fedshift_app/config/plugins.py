@@ -20,7 +20,6 @@ from fedshift_clients.models.catalog import NETWORKS
 from fedshift_core import carried, extensions
 from fedshift_core.atomic_io import write_durably
 from fedshift_core.errors import ConfigError
-from fedshift_core.extensions import OURS, Registry
 from fedshift_core.limits import MOST_NAME, as_found, shown
 from fedshift_core.paths import user_path
 from fedshift_core.yaml_files import read_yaml
@@ -212,11 +211,11 @@ def used(config: RunConfig) -> bool:
     return bool(files) and any(name not in kind or kind.origin(name) in files for kind, name in things(config))
 
 
-def things(config: RunConfig) -> Iterator[tuple[Registry[Any], str]]:
+def things(config: RunConfig) -> Iterator[tuple[extensions.Registry[Any], str]]:
     """Yield the names in a configuration that a package or a file may define, each with its registry."""
     yield registry.METHODS, config.method["name"]
     yield catalog.DATASETS, config.dataset.kind
-    yield from ((NETWORKS, name) for name in (config.model.name, *config.model.per_node))
+    yield from ((NETWORKS, name) for name in config.model.names)
     yield from ((registry.MODULES, entry["name"]) for entry in config.modules)
     yield from ((registry.FEATURES, entry["name"]) for entry in config.features)
     if (name := config.adapt.get("name", registry.NONE)) != registry.NONE:
@@ -228,7 +227,7 @@ def brought(config: RunConfig) -> dict[str, str]:
     packages = {}
     for kind, name in things(config):
         origin = kind.origin(name)
-        if origin != OURS and origin not in config.plugins:
+        if origin != extensions.OURS and origin not in config.plugins:
             package, version = origin.split(" ", 1)
             packages[package] = ", ".join(filter(None, [version, kind.package_digest(name)]))
     return packages | {f"plugin {Path(file).name}": extensions.file_digest(Path(file)) for file in config.plugins}

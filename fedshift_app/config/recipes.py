@@ -33,38 +33,34 @@ def stood_for(method: Method, given: Mapping[str, Any]) -> Layer:
 
 def targets_with_values(method: Method, key: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the dotted keys that a parameter stands for, each with its value."""
-    for target in targets_of(method, key):
-        if isinstance(target, str):
-            yield target, value
+    for dotted, meanings in targets_of(method, key):
+        if not meanings:
+            yield dotted, value
             continue
-        if isinstance(value, list | dict) or value not in target["values"]:
-            known = [str(allowed) for allowed in target["values"]]
+        if isinstance(value, list | dict) or value not in meanings:
+            known = list(map(str, meanings))
             raise ConfigError(
                 f"method.{key}: {as_found(value)}; allowed are {', '.join(known)}{meant(value, known)}",
                 keys=(("method", key),),
             )
-        yield target["key"], target["values"][value]
+        yield dotted, meanings[value]
 
 
-def targets_of(method: Method, key: str) -> tuple[Any, ...]:
-    """Return the dotted keys that a parameter stands for, or mappings of key and meaning of each value."""
+def targets_of(method: Method, key: str) -> list[tuple[str, Mapping[Any, Any]]]:
+    """Return the dotted keys that a parameter stands for, each with the meanings of its values if they are others."""
     stands_for = method.parameters.get(key, f"method.{key}")
-    return stands_for if isinstance(stands_for, tuple) else (stands_for,)
+    targets = stands_for if isinstance(stands_for, tuple) else (stands_for,)
+    return [(each, {}) if isinstance(each, str) else (each["key"], each["values"]) for each in targets]
 
 
 def parameter_of_key(method: Method) -> dict[str, str]:
     """Return the parameter ``method.KEY`` of a recipe that stands for each dotted key of other sections."""
-    return {
-        target if isinstance(target, str) else target["key"]: f"method.{key}"
-        for key in method.parameters
-        for target in targets_of(method, key)
-    }
+    return {dotted: f"method.{key}" for key in method.parameters for dotted, _ in targets_of(method, key)}
 
 
 def moved(method: Method, key: str) -> bool:
     """Return whether a parameter stands only for keys of other sections."""
-    own = (isinstance(target, str) and target.startswith("method.") for target in targets_of(method, key))
-    return key in method.parameters and not any(own)
+    return key in method.parameters and not any(each.startswith("method.") for each, _ in targets_of(method, key))
 
 
 def value_of(config: RunConfig, dotted: str) -> Any:
@@ -124,7 +120,7 @@ def check_needs(config: RunConfig, method: Method) -> None:
         if key == "features":
             fits, words, found = bool(config.dataset.features), "dataset.features", f"model.name={config.model.name}"
         elif key == "network":
-            lacking = [name for name in (config.model.name, *config.model.per_node) if not NETWORKS[name].batchnorm]
+            lacking = [name for name in config.model.names if not NETWORKS[name].batchnorm]
             able = ", ".join(name for name in NETWORKS if NETWORKS[name].batchnorm)
             fits, words, found = (
                 not lacking,

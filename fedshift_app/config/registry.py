@@ -16,7 +16,7 @@ from fedshift_core.features import FEATURES as FEATURES
 from fedshift_core.features import ours as our_features
 from fedshift_core.params import Params
 from fedshift_core.plural import capital
-from fedshift_core.registry import Group, Method, checked, method_file, params_of
+from fedshift_core.registry import Group, Method, checked, imported, method_file, params_of
 from fedshift_strategies.contributions import Declaration, behind, described
 
 NONE = "none"  # stands for no adaptation
@@ -135,6 +135,12 @@ def check_features_together(names: Iterable[str]) -> None:
     for name, other in combinations(names, 2):
         if taken := shared_name((FEATURES[name], FEATURES[other])):
             raise ConfigError(f"features: {name} and {other} both declare {taken!r}; a run takes one of them")
+
+
+def adaptation(section: Mapping[str, Any]) -> Any:
+    """Return the class of the adaptation in a section ``adapt``; None if it names none."""
+    name = section.get("name", NONE)
+    return None if name == NONE else imported(ADAPTATIONS.named(name, "adapt.name").adaptation)
 
 
 def adapt_params(section: Mapping[str, Any]) -> Params:

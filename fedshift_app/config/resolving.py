@@ -28,7 +28,6 @@ from fedshift_app.config.dataset_section import DatasetConfig
 from fedshift_app.config.error_messages import explaining
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.layers import Layer, layer_of, nested, over, parse_set, section_of, split_key, with_typed
-from fedshift_app.config.options_of_a_kind import UnusedKeyError
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.trackers import check_trackers
 from fedshift_app.config.validating import check_values, recorded, sections_of_run, split_sections, validate
@@ -181,7 +180,7 @@ def _resolved(flat: Mapping[str, Any], check: Callable[[dict[str, Any]], RunConf
             )
     run_name.check(keys["name"])
     overrides = parse_set(str(keys["set"]))
-    typed = {*overrides, *(dotted for key, dotted in _DOTTED.items() if keys[key] != FLAT_KEYS[key])}
+    typed = overrides.keys() | _given(keys).keys()
     path = experiment_file(str(keys["experiment"]) or DEFAULT_EXPERIMENT)
     content = read_yaml(path)
     repeats = "resolved" in content  # the config.yaml of a run folder, which is taken as it is
@@ -213,10 +212,10 @@ def _check_used(config: RunConfig, keys: Collection[tuple[str, ...]]) -> None:
     for section, key in (each for each in sorted(keys) if len(each) == 2):
         options_of_a_kind.check(section, key, config)
     if ("model", "bn") in keys and config.model.bn != "average" and not networks.may_have_batchnorm(config):
-        names = ", ".join(dict.fromkeys((config.model.name, *config.model.per_node)))
+        names = ", ".join(dict.fromkeys(config.model.names))
         able = ", ".join(name for name in NETWORKS if NETWORKS[name].batchnorm)
         needed = f"a network with BatchNorm, such as {able}"
-        raise UnusedKeyError("model.bn", config.model.bn, f"model.name={names}", needed)
+        raise options_of_a_kind.UnusedKeyError("model.bn", config.model.bn, f"model.name={names}", needed)
 
 
 def _of_file(path: Path, experiment: dict[str, Any], keys: Mapping[str, Any], overrides: dict[str, Any]) -> Layer:
@@ -302,10 +301,15 @@ def _chosen(layer: Layer, section: str, requested: str, default: str) -> str:
 
 def _flat_layer(keys: Mapping[str, Any]) -> Layer:
     """Return what the command's keys without a dot stand for, but for the names of method and data set."""
-    given = {split_key(dotted): keys[key] for key, dotted in _DOTTED.items() if keys[key] != FLAT_KEYS[key]}
+    given = _given(keys)
     if keys["data-dir"]:
-        given["dataset", "data_dir"] = str(user_path(str(keys["data-dir"]), "data-dir"))
-    return {key: value for key, value in given.items() if key[-1] != "name"}
+        given["dataset.data_dir"] = str(user_path(str(keys["data-dir"]), "data-dir"))
+    return {split_key(dotted): value for dotted, value in given.items() if not dotted.endswith(".name")}
+
+
+def _given(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the command's keys without a dot set, by dotted key."""
+    return {dotted: keys[key] for key, dotted in _DOTTED.items() if keys[key] != FLAT_KEYS[key]}
 
 
 def _complete(layer: Layer, path: Path, typed: Collection[str]) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """The sections of a run's configuration with their keys, types and ranges."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     Field,
     NonNegativeFloat,
@@ -251,13 +253,16 @@ class RunConfig(SectionOfRooms):
             )
         return experiment
 
-    @field_validator("method", "adapt", "modules", "features")
+    @field_validator("method", "adapt")
     @classmethod
-    def _has_a_name(cls, given: Any, info: ValidationInfo) -> Any:
-        for entry in given if isinstance(given, tuple) else (given,):
-            if not isinstance(entry.get("name", registry.NONE if info.field_name == "adapt" else None), str):
-                raise ValueError(f"expected the key name with a word, found {as_found(entry.get('name'))}")
+    def _has_a_name(cls, given: FrozenDict[str, Any], info: ValidationInfo) -> FrozenDict[str, Any]:
+        if not isinstance(given.get("name", registry.NONE if info.field_name == "adapt" else None), str):
+            raise ValueError(f"expected the key name with a word, found {as_found(given.get('name'))}")
         return given
+
+    def with_values(self, section: str, **values: Any) -> Self:
+        """Return the configuration with other values in a section, which are not checked."""
+        return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
 
     @property
     def declared(self) -> Method:
@@ -271,3 +276,11 @@ class RunConfig(SectionOfRooms):
             ValidationError: If one is unknown, of the wrong type or out of range.
         """
         return self.declared.checked_params(name_and_params(self.method)[1])
+
+
+#: The sections of keys by name; all other fields hold one value, or names with parameters.
+MODELS: Mapping[str, type[BaseModel]] = {
+    name: field.annotation
+    for name, field in RunConfig.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+}

@@ -9,9 +9,9 @@ from pydantic import AfterValidator, BeforeValidator
 from fedshift_core.errors import ConfigError
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb", "otlp"]
-#: Their full names, the extra of FedShift that installs each, and the module by which it is found if not by its name.
+#: Their full names; the extra of FedShift that installs each, and the module by which it is found, if not of its name.
 CALLED = {"tensorboard": "TensorBoard", "mlflow": "MLflow", "wandb": "Weights & Biases", "otlp": "OTLP's exporter"}
-EXTRAS = {"tensorboard": "tracking", "mlflow": "mlflow", "wandb": "wandb", "otlp": "otlp"}
+EXTRAS = {"tensorboard": "tracking"}
 MODULES = {"otlp": "opentelemetry.exporter.otlp.proto.http"}
 
 
@@ -38,14 +38,10 @@ def check_trackers(names: Sequence[TrackerName]) -> None:
         ConfigError: With the command that installs it.
     """
     for name in names:
-        if not _is_installed(MODULES.get(name, name)):
-            raise ConfigError(
-                f'tracking={name}: {CALLED[name]} is not installed; run: pip install "fedshift[{EXTRAS[name]}]"'
-            )
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even what it is a part of
-        return False
+        try:
+            spec = importlib.util.find_spec(MODULES.get(name, name))
+        except ModuleNotFoundError:  # not even what it is a part of
+            spec = None
+        if spec is None:
+            extra = EXTRAS.get(name, name)
+            raise ConfigError(f'tracking={name}: {CALLED[name]} is not installed; run: pip install "fedshift[{extra}]"')

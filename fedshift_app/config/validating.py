@@ -4,21 +4,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
-
 from fedshift_app.config import error_location, needs, plugins, recipes, registry
 from fedshift_app.config.cross_checks import check_terms, check_together
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.error_messages import explaining
 from fedshift_app.config.layers import NAMED, Layer, layer_of, listed, nested, over, section_of
-from fedshift_app.config.sections import RunConfig
-from fedshift_clients.adapt.catalog import ADAPTATIONS
+from fedshift_app.config.sections import MODELS, RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.features import Case, ours
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found
 from fedshift_core.params import Former, Params
-from fedshift_core.registry import imported, name_and_params
+from fedshift_core.registry import name_and_params
 from fedshift_core.yaml_files import MOST_DEPTH
 
 #: Sections that a method's file may set besides the method's own parameters.
@@ -170,14 +167,14 @@ def _complete_named(config: RunConfig, section: str) -> tuple[FrozenDict[str, An
 
 def _check_adaptation(config: RunConfig) -> None:
     """Refuse an adaptation that does not fit the images, or trains an encoder that is frozen."""
-    if (name := config.adapt["name"]) == registry.NONE:
+    if (kind := registry.adaptation(config.adapt)) is None:
         return
-    adaptation = imported(ADAPTATIONS[name].adaptation)(_adapt_params(config))
+    adaptation = kind(_adapt_params(config))
     adaptation.check(config.images)
     if adaptation.tunes_encoder and config.model.encoder_rests:
         raise ConfigError(
-            f"adapt.name={name} trains the encoder before a test, but with model.freeze=encoder, without "
-            "model.projection, nothing of it trains"
+            f"adapt.name={config.adapt['name']} trains the encoder before a test, but with model.freeze=encoder, "
+            "without model.projection, nothing of it trains"
         )
 
 
@@ -194,9 +191,9 @@ def sections_of_run(recorded: Mapping[str, Any]) -> dict[str, Any]:
     (``Former``). For ``precision=auto`` the number format is the recorded one; once each node's hardware decided.
     """
     layers = _with_recipe(section_of(recorded, "resolved"))
-    for section, field in RunConfig.model_fields.items():
-        model, content = field.annotation, layers.get(section)
-        if not (isinstance(model, type) and issubclass(model, BaseModel) and isinstance(content, Mapping)):
+    for section, model in MODELS.items():
+        content = layers.get(section)
+        if not isinstance(content, Mapping):
             continue
         for key, inner in model.model_fields.items():
             former = next((mark for mark in inner.metadata if isinstance(mark, Former)), None)

@@ -5,6 +5,7 @@ from itertools import product
 
 import torch
 from flwr.app import ArrayRecord
+from rich.filesize import decimal
 
 from fedshift_app.config import registry
 from fedshift_app.config.cross_checks import check_noise
@@ -13,8 +14,6 @@ from fedshift_app.features.privacy.model import check_shared
 from fedshift_app.node import holdings, setup
 from fedshift_app.run import initial_model, precomputing
 from fedshift_app.run.checkpoints import Checkpoint
-from fedshift_app.run.disk_space import size
-from fedshift_app.run.initial_model import InitialModel
 from fedshift_clients.base import DomainClient
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.modules.catalog import MODULES
@@ -36,7 +35,7 @@ SIMULATED_TIMEOUT = 600.0  # seconds to wait for simulated nodes at least
 
 
 def prepare(
-    config: RunConfig, engine: str, initial: InitialModel | None = None, start: Arrays | None = None
+    config: RunConfig, engine: str, initial: initial_model.InitialModel | None = None, start: Arrays | None = None
 ) -> tuple[ArrayRecord, RunContext]:
     """Return the initial shared weights and what the strategy must know of the run.
 
@@ -105,14 +104,13 @@ def _check_trains(config: RunConfig, model: SplitModel, client_class: type[Domai
     Raises:
         ConfigError: With what is frozen.
     """
-    parts: list[tuple[str, torch.nn.Module]] = [("no parameter is left to train", model)]
-    if client_class.trains_encoder_alone(config.params()):
-        alone = f"the method {config.method['name']!r}, as it is configured, trains the encoder alone at times"
-        reason = f"{alone}, and nothing of it trains; model.projection=256 leaves a layer of it to train"
-        parts.append((reason, model.encoder))
-    for reason, part in parts:
-        if not _learns(part):
-            raise ConfigError(f"model.freeze={config.model.freeze}: {reason}")
+    if not _learns(model):
+        raise ConfigError(f"model.freeze={config.model.freeze}: no parameter is left to train")
+    if client_class.trains_encoder_alone(config.params()) and not _learns(model.encoder):
+        raise ConfigError(
+            f"model.freeze={config.model.freeze}: the method {config.method['name']!r}, as it is configured, trains "
+            "the encoder alone at times, and nothing of it trains; model.projection=256 leaves a layer of it to train"
+        )
 
 
 def _learns(module: torch.nn.Module) -> bool:
@@ -127,8 +125,8 @@ def frozen_line(config: RunConfig, federation: RunContext, initial: ArrayRecord)
     once = sum(array.nbytes for array in start.values())
     each = sum(len(array.data) for name, array in initial.items() if name not in frozen)
     return (
-        f"model.freeze={config.model.freeze}: {plural(len(start), 'array')} that are frozen or private, {size(once)}, "
-        f"are sent to each node once; each round the weights are {size(each)} each way"
+        f"model.freeze={config.model.freeze}: {plural(len(start), 'array')} that are frozen or private, "
+        f"{decimal(once)}, are sent to each node once; each round the weights are {decimal(each)} each way"
     )
 
 
@@ -217,9 +215,9 @@ def restored(strategy: DomainStrategy, initial: ArrayRecord, checkpoint: Checkpo
     Raises:
         ConfigError: If they do not fit the model that this version builds.
     """
-    weights = encode(checkpoint.carried_on)
-    shapes = [{name: (a.dtype, tuple(a.shape)) for name, a in record.items()} for record in (weights, initial)]
-    if list(weights) != list(initial) or shapes[0] != shapes[1]:
+    weights = encode({**checkpoint.weights, **checkpoint.averaged})
+    kept, built = ([(name, a.dtype, tuple(a.shape)) for name, a in each.items()] for each in (weights, initial))
+    if kept != built:
         raise ConfigError("resume: the weights of the checkpoint do not fit the model that this version builds")
     restore(strategy, checkpoint)
     return weights

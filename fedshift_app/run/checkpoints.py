@@ -23,10 +23,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from fedshift_app.config.sections import RunConfig
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
-from fedshift_core.atomic_io import Lock
 from fedshift_core.kept_rounds import FOLDER as FOLDER
 from fedshift_core.kept_rounds import kept_rounds
 from fedshift_strategies.federation.nodes import Node
@@ -37,7 +38,9 @@ if TYPE_CHECKING:  # it imports Flower, which `fedshift compare` does without
 NODES_FOLDER = "nodes"
 NEEDED = ("weights", "knowledge")
 KINDS = (*NEEDED, "state", "moments", "averaged")  # of arrays
+JSON = "round-{:05d}.json"  # without which a checkpoint does not count
 _JSON = re.compile(r"round-(\d{5,})\.json")
+NODES = TypeAdapter(list[Node])
 _NODE_FIELDS = tuple(each.name for each in fields(Node) if each.compare)
 _FILE = re.compile(r"[a-z_]+-(\d{5,})\.(?:json|safetensors)(?:\.part)?")
 
@@ -78,11 +81,6 @@ class Checkpoint:
     config: Mapping[str, Any] = field(default_factory=dict)
     changed: Sequence[Mapping[str, Any]] = ()
 
-    @property
-    def carried_on(self) -> Arrays:
-        """The shared weights that training continues with."""
-        return {**self.weights, **self.averaged}
-
 
 @dataclass
 class Past:
@@ -96,7 +94,7 @@ class Past:
         images: The fingerprints of its images by domain and split (``node.data``).
         resumed_after: The rounds after which it was resumed before.
         lock: The lock of the process that continues it.
-        checkpoint: Its state after the last full round; None if there is none.
+        checkpoint: Its state after the last full round; of round 0 without anything if there is none.
         history: Its rounds up to the checkpoint.
         repeats: How many rounds it may have begun after the checkpoint, which are begun once more.
         repeated: Those, and the ones of earlier times that it was resumed.
@@ -109,8 +107,8 @@ class Past:
     num_nodes: int
     images: Mapping[str, Mapping[str, str]]
     resumed_after: tuple[int, ...]
-    lock: Lock | None
-    checkpoint: Checkpoint | None = None
+    lock: atomic_io.Lock | None
+    checkpoint: Checkpoint = field(default_factory=lambda: Checkpoint(0, {}))
     history: "Sequence[RoundResult]" = ()
     repeats: int = 0
     repeated: int = 0
@@ -119,7 +117,7 @@ class Past:
     @property
     def completed(self) -> int:
         """The number of rounds that need not be repeated."""
-        return self.checkpoint.server_round if self.checkpoint else 0
+        return self.checkpoint.server_round
 
 
 def save(folder: Path, checkpoint: Checkpoint, also_kept: Collection[int] = ()) -> None:
@@ -155,7 +153,7 @@ def save(folder: Path, checkpoint: Checkpoint, also_kept: Collection[int] = ()) 
         # asdict copies, which takes a while for a thousand
         "nodes": [{name: getattr(node, name) for name in _NODE_FIELDS} for node in checkpoint.nodes],
     }
-    atomic_io.write_atomically(json_file(folder, number), json.dumps(content) + "\n")
+    atomic_io.write_atomically(folder / JSON.format(number), json.dumps(content) + "\n")
     saved = rounds(folder)  # not each round has a checkpoint (``checkpoint_seconds``)
     kept_files = {next((old for old in saved if old <= kept), number) for kept in kept_rounds(number)} | {*also_kept}
     _remove(folder, [written for written in _files(folder) if written not in kept_files])
@@ -177,11 +175,6 @@ def is_due(config: RunConfig, checkpoint: Checkpoint, since: float) -> bool:
     return bool(checkpoint.memory) or config.keep != "last" or config.evaluate.patience > 0
 
 
-def json_file(folder: Path, server_round: int) -> Path:
-    """Return the JSON file without which a checkpoint does not count."""
-    return folder / f"round-{server_round:05d}.json"
-
-
 def rounds(folder: Path) -> list[int]:
     """Return the rounds that have a checkpoint, damaged or not, last first."""
     matches = (_JSON.fullmatch(path.name) for path in folder.glob("round-*.json"))
@@ -198,7 +191,7 @@ def load(folder: Path, server_round: int) -> Checkpoint:
     Raises:
         Damaged: If a file is missing or is not what was written.
     """
-    path = json_file(folder, server_round)
+    path = folder / JSON.format(server_round)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         files = {kind: {} for kind in NEEDED} | content["files"]
@@ -206,7 +199,7 @@ def load(folder: Path, server_round: int) -> Checkpoint:
             server_round=int(content["round"]),
             **{kind: _arrays(folder, files[kind]) if kind in files else {} for kind in KINDS},
             memory={int(index): int(kept) for index, kept in content["memory"].items()},
-            nodes=[_node(values) for values in content["nodes"]],
+            nodes=NODES.validate_python(content["nodes"]),
             seconds=float(content["seconds"]),
             writing=float(content["writing"]),
             config=_config(path, content),
@@ -222,7 +215,7 @@ def last_config(folder: Path) -> Mapping[str, Any]:
     """Return the configuration that the last round was trained with; empty where none is recorded."""
     for number in rounds(folder):
         with contextlib.suppress(Damaged, OSError, ValueError, LookupError, TypeError, AttributeError):
-            path = json_file(folder, number)
+            path = folder / JSON.format(number)
             return _config(path, json.loads(path.read_text(encoding="utf-8")))
     return {}
 
@@ -268,11 +261,3 @@ def _arrays(folder: Path, entry: dict[str, Any]) -> Arrays:
         raise Damaged(f"{path} is not what was written: its hash differs")
     arrays = atomic_io.unpack(data)
     return {str(name): arrays[name] for name in entry["names"]}
-
-
-def _node(values: dict[str, Any]) -> Node:
-    tests = {
-        key: tuple((str(domain), int(number)) for domain, number in values.get(key, ()))
-        for key in ("unheld_tests", "held_tests")
-    }
-    return Node(**values | {"class_counts": tuple(values["class_counts"])} | tests)

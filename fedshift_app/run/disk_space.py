@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flwr.app import ArrayRecord
+from rich.filesize import decimal
 
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.run import model_selection
 from fedshift_clients.base import DomainClient
-from fedshift_core.disk_use import bytes_in
+from fedshift_core.disk_use import bytes_in, existing
 from fedshift_core.errors import ConfigError
 from fedshift_core.kept_rounds import KEEP_STEPS
 from fedshift_strategies.federation.context import RunContext
@@ -71,20 +72,15 @@ def check(folder: Path, run: Needed, *, goes_on: bool = False) -> None:
     Raises:
         ConfigError: With the needed and the free space.
     """
-    bytes_free, least = free(folder), FEWEST * run.checkpoint
+    bytes_free, least = shutil.disk_usage(existing(folder)).free, FEWEST * run.checkpoint
     whole = max(run.folder - bytes_in(folder), 0) if goes_on else run.folder
-    space = f"{size(bytes_free)} are free in {folder}, the run needs about {size(whole)}"
+    space = f"{decimal(bytes_free)} are free in {folder}, the run needs about {decimal(whole)}"
     if bytes_free < least:
-        raise ConfigError(f"output-dir: {space}, and {size(least)} to start; make room, or name another output-dir")
+        raise ConfigError(f"output-dir: {space}, and {decimal(least)} to start; make room, or name another output-dir")
     if bytes_free < whole:
         log.warning(
             "little room: %s; the run ends when a file cannot be written", space, extra={"event": "little_room"}
         )
-
-
-def free(folder: Path) -> int:
-    """Return the free bytes on the disk of a folder, which need not exist yet."""
-    return shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
 
 
 def _kept(config: RunConfig, weights: int) -> int:
@@ -97,11 +93,3 @@ def _kept(config: RunConfig, weights: int) -> int:
         private = client_class.kept_names(model, own, config.params(), setup.modules(config))
         sizes.append(sum(t.numel() * t.element_size() for n, t in model.state_dict().items() if n in private))
     return max(sizes) + (weights if client_class.remembers_shared else 0)
-
-
-def size(number: int) -> str:
-    """Return a number of bytes as text with a unit."""
-    value, units = float(number), ["bytes", "kB", "MB", "GB", "TB"]
-    while value >= 1000 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.3g} {units[0]}"

@@ -109,11 +109,6 @@ def full_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def scored_rounds(lines: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the rounds that were scored on all test images, of the lines of ``metrics.jsonl``."""
-    return [line["round"] for line in lines if line.get("accuracy") and "evaluated_share" not in line]
-
-
 def changed_text(changed: Sequence[Mapping[str, Any]]) -> str:
     """Return a line on the settings that were changed between rounds (``changed`` of ``results.json``); or nothing."""
     texts = [

@@ -22,7 +22,8 @@ POLL_SECONDS = 0.05
 
 def usual_nodes(config: RunConfig) -> int:
     """Return the number of nodes that the experiment has by default."""
-    return config.allocation.num_nodes() or NODES_PER_DOMAIN * len(_domains(config))
+    domains = config.allocation.training_domains(config.dataset.domains)
+    return config.allocation.num_nodes() or NODES_PER_DOMAIN * len(domains)
 
 
 def look(config: RunConfig, grid: Grid, nodes_before: int | None) -> str:
@@ -37,7 +38,8 @@ def look(config: RunConfig, grid: Grid, nodes_before: int | None) -> str:
         ConfigError: With the option to give, if the experiment needs another number or no node would hold a domain.
     """
     fixed = nodes_before or config.allocation.num_nodes()
-    usual, least = fixed or usual_nodes(config), fixed or max(2, len(_domains(config)))
+    usual = fixed or usual_nodes(config)
+    least = fixed or max(2, usual // NODES_PER_DOMAIN)  # one of each domain
     reason = "as many as the run had before" if nodes_before else f"at least {least}"
     present = _present(grid, least)
     wants = f"{config.experiment} wants {plural(usual, 'node')} ({reason})"
@@ -54,10 +56,6 @@ def run_config_text(run_config: Mapping[str, Any]) -> str:
     """Return the flat keys that differ from their defaults, as ``--run-config`` takes them."""
     changed = {key: value for key, value in run_config.items() if value != configuration.FLAT_KEYS.get(key)}
     return " ".join(f"{key}={json_text.text_of(value)}" for key, value in changed.items())
-
-
-def _domains(config: RunConfig) -> tuple[str, ...]:
-    return config.allocation.training_domains(config.dataset.domains)
 
 
 def _present(grid: Grid, least: int) -> int:

@@ -30,7 +30,6 @@ from flwr.app import ArrayRecord
 from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, config_file, model_selection, naming, sections, single_nodes, trackers
-from fedshift_app.run.checkpoints import Checkpoint, Past
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, ON_ALL, RESULTS_FILE
 from fedshift_app.run.shown import of_features
 from fedshift_app.run.summary import finite, line_of, summary
@@ -48,6 +47,8 @@ from fedshift_core.yaml_files import as_yaml, read_yaml
 from fedshift_strategies.federation.context import SINGLE, RoundResult, fully_scored
 from fedshift_strategies.federation.roster import Node
 from fedshift_strategies.federation.updates import decode
+
+NODE = ("index", "domain", "num_examples", "class_counts")  # of each node in ``results.json``
 
 
 class RunFolder:
@@ -77,7 +78,7 @@ class RunFolder:
         engine: str,
         personal: bool,
         about: Mapping[str, Any] = {},
-        past: Past | None = None,
+        past: checkpoints.Past | None = None,
         name: str = "",
     ) -> None:
         """Make the folder and write ``config.yaml``, or continue in the folder of ``past`` and take over its lock.
@@ -145,7 +146,7 @@ class RunFolder:
         """The folder of the private parts of simulated nodes."""
         return self.path / checkpoints.FOLDER / checkpoints.NODES_FOLDER
 
-    def _go_on(self, past: Past, resumed: dict[str, Any]) -> dict[str, Any]:
+    def _go_on(self, past: checkpoints.Past, resumed: dict[str, Any]) -> dict[str, Any]:
         """Continue the run of ``past``: remove everything after its last checkpoint, and note that in ``config.yaml``.
 
         A finished run that gets more rounds has a summary, by which it counts as finished: this is removed first.
@@ -159,7 +160,7 @@ class RunFolder:
         self.resumed_after = (*past.resumed_after, past.completed)
         content = read_yaml(self.path / CONFIG_FILE)
         resolved = content["resolved"]
-        trained = content if past.checkpoint is None else past.checkpoint.config
+        trained = past.checkpoint.config or content
         if (rounds_before := trained["resolved"]["rounds"]) != self.config.rounds:
             resumed |= {"rounds_before": rounds_before}
         resolved["rounds"] = self.config.rounds
@@ -185,9 +186,8 @@ class RunFolder:
         self.history = list(past.history)
         scored = fully_scored(self.history)
         self._sections = sections.kept(self.path, scored[-1].server_round if scored else None, self.config)
-        if past.checkpoint is not None:
-            self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
-            self._weights = encode(past.checkpoint.weights)
+        self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
+        self._weights = encode(past.checkpoint.weights)
         return content
 
     def take_over(self, history: Iterable[RoundResult], seconds: float, repeated: int = 0) -> None:
@@ -235,7 +235,7 @@ class RunFolder:
         arrays |= others
         self._weights = encode(arrays) if averaged else weights
         atomic_io.append_line(self.path / METRICS_FILE, json.dumps(finite(line_of(result))))
-        checkpoint = Checkpoint(
+        checkpoint = checkpoints.Checkpoint(
             result.server_round,
             arrays,
             seconds=self.seconds,
@@ -282,7 +282,10 @@ class RunFolder:
             "seed": config.seed,
             "engine": self.engine,
             "seconds": round(self.seconds, 3),
-            "nodes": [_summary_of(node) for node in nodes],
+            "nodes": [
+                {key: getattr(node, key) for key in NODE} | ({"domains": node.domains} if node.held_tests else {})
+                for node in nodes
+            ],
             "num_parameters": sum(math.prod(array.shape) for array in self._weights.values()),
             "weights_sha256": weights_hash(decode(self._weights)),
         }
@@ -294,16 +297,6 @@ class RunFolder:
         write_json(self.path / RESULTS_FILE, results)
         self.lost = Losses.of(results).text()
         return results
-
-
-def _summary_of(node: Node) -> dict[str, Any]:
-    """Return what ``results.json`` says of a node."""
-    return {
-        "index": node.index,
-        "domain": node.domain,
-        "num_examples": node.num_examples,
-        "class_counts": node.class_counts,
-    } | ({"domains": node.domains} if node.held_tests else {})
 
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:

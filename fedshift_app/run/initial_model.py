@@ -138,4 +138,4 @@ def _fetched(config: RunConfig) -> tuple[dict[str, Tensor], RunConfig]:
             f"model.download: the weights of {config.model.name} have the SHA-256 {sha256[:12]}..., the run began with "
             f"{expected[:12]}...; set model.weights_sha256= to begin a run with these"
         )
-    return tensors, config.model_copy(update={"model": config.model.model_copy(update={"weights_sha256": sha256})})
+    return tensors, config.with_values("model", weights_sha256=sha256)

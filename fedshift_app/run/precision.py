@@ -33,8 +33,7 @@ def settle(config: RunConfig, fastest: Mapping[int, Arithmetic], past: Past | No
     else:
         reason = "at the beginning of the run" if past is not None else "in the configuration or the repeated run"
         text = f"{chosen}, as {reason}; nothing is measured"
-    settled = config.model_copy(update={"train": train.model_copy(update={"arithmetic": chosen})})
-    return settled, f"train.precision=auto: {text}"
+    return config.with_values("train", arithmetic=chosen), f"train.precision=auto: {text}"
 
 
 def agreed(fastest: Mapping[int, Arithmetic]) -> tuple[Arithmetic, int]:

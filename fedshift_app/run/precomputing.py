@@ -13,7 +13,6 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node import holdings, setup
 from fedshift_app.node import precision as node_precision
-from fedshift_app.node.data import Place
 from fedshift_app.run import initial_model
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.shortcut import Shortcut, depth_of
@@ -105,7 +104,7 @@ def for_all_runs(config: RunConfig, num_nodes: int, show: Show) -> tuple[str, in
     config, beginning = initial_model.begin(config)
     check(config, beginning.model)
     if arithmetic := node_precision.fastest_here(config, config.model):  # as the run's nodes will say
-        config = config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": arithmetic})})
+        config = config.with_values("train", arithmetic=arithmetic)
     features = _features(config, beginning.model, {})
     number, new = _compute(features, lambda: _all_sets(config), show)
     _, more = _compute(features, lambda: _sets(config, num_nodes), show)
@@ -152,7 +151,7 @@ def _sets(config: RunConfig, num_nodes: int) -> Iterator[tuple[ImageSet, int]]:
     views = _views(config) or (PLAIN,)
     for place in range(num_nodes):
         domain = holdings.dealt(config, num_nodes)[place]
-        where = Place(domain, place, num_nodes, config.dataset.source(), True, 0)
+        where = node_data.Place(domain, place, num_nodes, config.dataset.source(), True, 0)
         own = node_data.own_images(config, where)
         if config.rounds:
             yield from ((own.train, view) for view in views)

@@ -14,7 +14,6 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_app.node import data as node_data
 from fedshift_app.node import state_store
-from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import agreement, checkpoints, config_file, model_selection
 from fedshift_app.run.checkpoints import Checkpoint, Damaged, Past
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, changed_text, full_lines
@@ -82,7 +81,7 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
         raise ConfigError(f"resume: cannot write to {path}: {error.strerror}") from None
     try:
         past = look(path, recorded, config, lock if hold else None, server_round)
-        kept = _as_trained(recorded if past.checkpoint is None else past.checkpoint.config, config)
+        kept = _as_trained(past.checkpoint.config or recorded, config)
         config = as_kept(config, kept)
         if hold:
             _compare_versions(recorded, kept)
@@ -123,7 +122,7 @@ def as_kept(config: RunConfig, kept: RunConfig) -> RunConfig:
     """Return the configuration with the kept run's number format, unless it requests another."""
     if config.train.arithmetic or config.train.precision != kept.train.precision:
         return config
-    return config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": kept.train.arithmetic})})
+    return config.with_values("train", arithmetic=kept.train.arithmetic)
 
 
 def _as_trained(recorded: Mapping[str, Any], config: RunConfig) -> RunConfig:
@@ -167,7 +166,7 @@ def _changes(path: Path, kept: RunConfig, config: RunConfig, *, allowed: bool) -
 
 def _noted(past: Past, changes: Mapping[str, Sequence[Any]]) -> tuple[Mapping[str, Any], ...]:
     """Return all changes of settings between rounds, those of the next round last; say them where the run goes on."""
-    changed = () if past.checkpoint is None else tuple(past.checkpoint.changed)
+    changed = tuple(past.checkpoint.changed)
     if changes:
         changed += ({"from_round": past.completed + 1, "settings": dict(changes)},)
         if past.lock is not None:
@@ -244,7 +243,7 @@ def check_nodes(past: Past, nodes: Sequence[Node]) -> list[Node]:
     Raises:
         FederationError: With the first node that differs.
     """
-    nodes_before = {node.index: node for node in past.checkpoint.nodes} if past.checkpoint else {}
+    nodes_before = {node.index: node for node in past.checkpoint.nodes}
     for node in nodes:
         before = nodes_before.pop(node.index, node)
         if node.domains != before.domains:
@@ -297,7 +296,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
         )
     damaged = _take_up(past, config, lines, [server_round] if server_round else kept)
     reasons = "; ".join(damaged).replace(f"{path}/", "")
-    if past.checkpoint is None and (damaged or len(lines) > 1):
+    if not past.completed and (damaged or len(lines) > 1):
         why = reasons or f"{plural(len(lines), 'full round')} in {METRICS_FILE}, but no checkpoint"
         raise ConfigError(f"{'round' if server_round else 'resume'}: no checkpoint in {path} can be used: {why}")
     if damaged and lock is not None:
@@ -348,7 +347,7 @@ def _with_memory(past: Past, server_round: int) -> Checkpoint:
     for index, expected in checkpoint.memory.items() if past.engine != DEPLOYMENT else ():
         place = state_store.simulated(folder / checkpoints.NODES_FOLDER, index)
         try:
-            kept, _ = StateStore(place, resumed_after).recall()
+            kept, _ = state_store.StateStore(place, resumed_after).recall()
         except FedShiftError as error:
             raise Damaged(str(error)) from None
         if kept < expected:

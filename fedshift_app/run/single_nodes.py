@@ -9,7 +9,7 @@ from pathlib import Path
 from fedshift_core import atomic_io, private_files
 from fedshift_core.arrays import Arrays
 
-FOLDER = "nodes"
+FILE = "nodes/{:05d}.safetensors"  # in the run folder, by the index of the node
 
 
 def write(run: Path, index: int, arrays: Arrays) -> None:
@@ -18,7 +18,7 @@ def write(run: Path, index: int, arrays: Arrays) -> None:
     Raises:
         DiskError: If they cannot be written.
     """
-    path = _file(run, index)
+    path = run / FILE.format(index)
     with atomic_io.writing(path):
         private_files.make_folder(path.parent)
     atomic_io.write_durably(path, atomic_io.pack(arrays), named=False, private=True)
@@ -30,9 +30,5 @@ def read(run: Path, index: int) -> Arrays:
     Raises:
         StorageError: If they cannot be read.
     """
-    path = _file(run, index)
+    path = run / FILE.format(index)
     return atomic_io.read_arrays(path) if path.is_file() else {}
-
-
-def _file(run: Path, index: int) -> Path:
-    return run / FOLDER / f"{index:05d}.safetensors"

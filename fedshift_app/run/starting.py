@@ -17,8 +17,6 @@ from fedshift_app.run import (
     precision,
     resuming,
 )
-from fedshift_app.run.checkpoints import Past
-from fedshift_app.run.initial_model import InitialModel
 from fedshift_strategies.base import DomainStrategy, Observer
 
 
@@ -36,17 +34,16 @@ class Ready(NamedTuple):
 
     config: RunConfig
     settled: RunConfig
-    beginning: InitialModel
+    beginning: initial_model.InitialModel
     initial: ArrayRecord
     strategy: DomainStrategy
     lines: tuple[str, ...]
 
 
-def ready(grid: Grid, config: RunConfig, past: Past | None, engine: str, observer: Observer) -> Ready:
+def ready(grid: Grid, config: RunConfig, past: checkpoints.Past | None, engine: str, observer: Observer) -> Ready:
     """Build the strategy, let the nodes introduce themselves, and take up the rounds of a continued run."""
-    checkpoint = None if past is None else past.checkpoint
-    if past is None or checkpoint is None:
-        start = None
+    start = None
+    if past is None or not past.completed:
         config, beginning = initial_model.begin(config)
     else:
         start = one_time_payload.of_run(past.path / checkpoints.FOLDER)
@@ -65,8 +62,8 @@ def ready(grid: Grid, config: RunConfig, past: Past | None, engine: str, observe
     if past is not None:
         resuming.check_number(past, len(nodes))
         strategy.roster.expect(resuming.check_nodes(past, nodes))
-        if checkpoint is not None:
-            initial = build.restored(strategy, initial, checkpoint)
-            strategy.last_nodes = tuple(past.history[-1].nodes) if past.history else ()
+        if past.completed:
+            initial = build.restored(strategy, initial, past.checkpoint)
+            strategy.last_nodes = tuple(past.history[-1].nodes)
     lines = (computed, beginning.message, build.frozen_line(config, federation, initial))
     return Ready(config, settled, beginning, initial, strategy, lines)

@@ -29,7 +29,6 @@ from fedshift_core.limits import shortened
 from fedshift_strategies.federation.context import RoundResult
 
 FOLDER = "tensorboard"  # in the run folder
-EVENTS = "events.out.tfevents."  # begins the name of each file that TensorBoard reads
 STORE = "mlruns"  # next to the run folders: one page for all of them
 PROJECT = "fedshift"
 RUN_TAG = "fedshift.run_id"
@@ -108,27 +107,17 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tensorboard(run_folder: Path, _: str, config: Mapping[str, Any]) -> _Tracker:
     """Write scalars by round into one event file."""
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import summary_v2
-    from tensorboard.summary.writer.record_writer import RecordWriter
+    from torch.utils.tensorboard import SummaryWriter
 
-    folder = run_folder / FOLDER
-    folder.mkdir(exist_ok=True)
-    for old in folder.glob(f"{EVENTS}*"):
-        old.unlink()
-    records = RecordWriter((folder / f"{EVENTS}{int(time.time())}.fedshift").open("wb"))
-
-    def write(**fields: Any) -> None:
-        records.write(Event(wall_time=time.time(), **fields).SerializeToString())
-        records.flush()
-
-    write(file_version="brain.Event:2")
-    write(summary=summary_v2.hparams_pb(_settings(config), trial_id=run_folder.name))
+    shutil.rmtree(run_folder / FOLDER, ignore_errors=True)
+    writer: Any = SummaryWriter(run_folder / FOLDER)
+    writer.file_writer.add_summary(summary_v2.hparams_pb(_settings(config), trial_id=run_folder.name))
     while (result := (yield)) is not None:
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(result).items()]
-        write(step=result.server_round, summary=Summary(value=values))
-    records.close()
+        for tag, value in scalars(result).items():
+            writer.add_scalar(tag, value, result.server_round)
+        writer.flush()
+    writer.close()
 
 
 def _mlflow(folder: Path, run_id: str, config: Mapping[str, Any]) -> _Tracker:

@@ -1,6 +1,5 @@
 """The versions of the code that a run used: packages, extensions, the commit of a checkout."""
 
-import contextlib
 import functools
 import platform
 import subprocess
@@ -39,12 +38,12 @@ def own_commit() -> str:
     return commit(APP)
 
 
-def _packages() -> dict[str, str]:
-    found = {}
-    for name in VERSIONS_OF:
-        with contextlib.suppress(PackageNotFoundError):  # Ray, where there is no wheel of it: only simulations need it
-            found[name] = version(name)
-    return found
+def installed(name: str) -> str | None:
+    """Return the version of a package; None if it is missing."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def versions(config: "RunConfig") -> dict[str, str]:
@@ -52,4 +51,6 @@ def versions(config: "RunConfig") -> dict[str, str]:
     from fedshift_app.config import plugins  # with all sections, a tenth of `fedshift doctor`, which needs none
 
     known = {"fedshift": __version__, "python": platform.python_version()}
-    return known | _packages() | plugins.brought(config)
+    # Ray is missing where there is no wheel of it: only simulations need it.
+    packages = {name: number for name in VERSIONS_OF if (number := installed(name))}
+    return known | packages | plugins.brought(config)

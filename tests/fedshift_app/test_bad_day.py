@@ -224,7 +224,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     (home / "hand").mkdir()
     (home / "hand" / "sitecustomize.py").write_text(HAND)
     own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state")}
-    with processes.group(local_superlink.empty_folder(home), local_superlink.environment(home) | own) as flower:
+    with processes.Group(local_superlink.empty_folder(home), local_superlink.environment(home) | own) as flower:
         federation = Federation(home, flower, folders)
         federation.start_superlink()
         for index in range(len(folders)):

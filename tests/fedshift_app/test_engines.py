@@ -199,7 +199,7 @@ def test_plain_flwr_run_is_the_same_run(tmp_path: Path, run_inline: InlineRun) -
     }
     env.pop("OMP_NUM_THREADS", None)
     (tmp_path / "home").mkdir()
-    with processes.group(tmp_path, env) as flower:
+    with processes.Group(tmp_path, env) as flower:
 
         def run(result: str) -> str:
             ended = subprocess.run(

@@ -124,7 +124,7 @@ def test_flwr_runs_the_example() -> None:
     """As its README says, in Flower's simulation."""
     with (
         local_superlink.temporary_folder(for_ray=True) as home,
-        processes.group(local_superlink.empty_folder(home), local_superlink.environment(home)) as flower,
+        processes.Group(local_superlink.empty_folder(home), local_superlink.environment(home)) as flower,
     ):
         example = shutil.copytree(EXAMPLE, home / EXAMPLE.name)
         link = local_superlink.SuperLink(processes.free_port())

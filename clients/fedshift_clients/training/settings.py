@@ -127,6 +127,11 @@ class ModelConfig(ConfigModel):
         return self.per_node[place % len(self.per_node)] if self.per_node else self.name
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The networks of the server and of the nodes."""
+        return self.name, *self.per_node
+
+    @property
     def encoder_rests(self) -> bool:
         """Whether nothing of the encoder trains: it is frozen as a whole and has no projection."""
         return self.freeze == "encoder" and not self.projection

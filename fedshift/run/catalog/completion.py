@@ -4,7 +4,7 @@ bash cuts a word at ``=``: of ``method=fed`` it completes ``fed`` and gives ``me
 zsh and fish complete ``method=fed`` as one word.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import typer
 
@@ -34,29 +34,22 @@ def costs(ctx: typer.Context, incomplete: str) -> list[str]:
     return [*methods(incomplete), *arguments(ctx, incomplete)]
 
 
-def methods(incomplete: str) -> list[str]:
-    """Complete the name of a method, after a comma too; no method's file or package is read for it."""
-    return _listed("method", incomplete)
+def _names_of(key: str) -> Callable[[str], list[str]]:
+    """Return what completes a name, after a comma too; no file or package of a method is read for it."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _listed(key, incomplete)
+
+    return complete
 
 
-def data_sets(incomplete: str) -> list[str]:
-    """Complete the name of a data set."""
-    return begun_with(values("dataset"), incomplete)
+methods, data_sets = _names_of("method"), _names_of("dataset")
+experiments, networks = _names_of("experiment"), _names_of("model.name")
 
 
 def prepared(incomplete: str) -> list[str]:
     """Complete the name of a data set or experiment."""
     return list(dict.fromkeys([*data_sets(incomplete), *experiments(incomplete)]))
-
-
-def experiments(incomplete: str) -> list[str]:
-    """Complete the name of an experiment."""
-    return begun_with(values("experiment"), incomplete)
-
-
-def networks(incomplete: str) -> list[str]:
-    """Complete the name of a network."""
-    return begun_with(values("model.name"), incomplete)
 
 
 def _listed(key: str, begun: str) -> list[str]:

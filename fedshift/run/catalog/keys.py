@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedshift.run.catalog import methods
-from fedshift.run.catalog.ranges import NONE, Parameter, adaptation_model, described, is_model, modules_model
+from fedshift.run.catalog.ranges import NONE, Parameter, adaptation_model, described, modules_model
 from fedshift.run.columns import columns, wrapped
 from fedshift_app.config import dotted_keys, registry
-from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.sections import MODELS, RunConfig
 from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_clients.modules.catalog import MODULES
 from fedshift_core.errors import ConfigError
@@ -54,9 +54,8 @@ def markdown() -> str:
     """Return the page of all keys."""
     parts = [INTRODUCTION]
     for title, keys in _groups(of_methods=False):
-        rows = [HEAD, ("---",) * 5, *((f"`{k.key}`", k.kind, f"`{k.default}`", *k[3:5]) for k in keys)]
-        table = (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
-        parts.append("\n".join([f"## {title}", "", *table]))
+        rows = ((f"`{k.key}`", k.kind, f"`{k.default}`", *k[3:5]) for k in keys)
+        parts.append(f"## {title}\n\n{registry.table(HEAD, rows)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -67,13 +66,12 @@ def groups() -> dict[str, list[Parameter]]:
 
 def _groups(of_methods: bool) -> Iterator[tuple[str, list[Parameter]]]:
     fields = RunConfig.model_fields
-    sections = {name: field.annotation for name, field in fields.items() if is_model(field.annotation)}
     named = [
         Parameter(f"{name}.name", "text", default, NONE, fields[name].description or "")
         for name, default in (("method", "fedavg"), ("adapt", registry.NONE))
     ]
-    yield TOP, [*(described(RunConfig, key) for key in fields if key not in (*sections, "method", "adapt")), *named]
-    models = [(name, f"{name}.", model) for name, model in sections.items()]
+    yield TOP, [*(described(RunConfig, key) for key in fields if key not in (*MODELS, "method", "adapt")), *named]
+    models = [(name, f"{name}.", model) for name, model in MODELS.items()]
     models += [(f"adapt.name={name}", "adapt.", adaptation_model(name)) for name in _ours(ADAPTATIONS)]
     models += [(f"modules={name}", f"modules.{name}.", modules_model(name)) for name in _ours(MODULES)]
     for title, above, model in models:

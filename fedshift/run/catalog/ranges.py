@@ -2,14 +2,14 @@
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticUndefined
 
-from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.sections import MODELS, RunConfig
 from fedshift_clients.adapt.catalog import ADAPTATIONS
 from fedshift_clients.modules.catalog import MODULES
 from fedshift_core.registry import params_of
@@ -60,25 +60,18 @@ def model_of(dotted: str) -> type[BaseModel] | None:
     section, _, rest = dotted.rpartition(".")
     if dotted.startswith("modules.") and dotted.count(".") == 2:
         return modules_model(section.partition(".")[2])
-    kind = RunConfig.model_fields[section].annotation if section in RunConfig.model_fields else RunConfig
-    return kind if is_model(kind) and rest in kind.model_fields and "." not in section else None
-
-
-def is_model(annotation: object) -> TypeGuard[type[BaseModel]]:
-    """Tell whether a field is a section."""
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    kind = MODELS.get(section) if section else RunConfig
+    return kind if kind is not None and rest in kind.model_fields else None
 
 
 def adaptation_model(name: str) -> type[BaseModel]:
     """Return the model of an adaptation's parameters."""
-    model: type[BaseModel] = params_of(ADAPTATIONS[name].adaptation, ADAPTATIONS[name].params)
-    return model
+    return params_of(ADAPTATIONS[name].adaptation, ADAPTATIONS[name].params)
 
 
 def modules_model(name: str) -> type[BaseModel]:
     """Return the model of the parameters of modules."""
-    model: type[BaseModel] = params_of(MODULES[name].modules, MODULES[name].params)
-    return model
+    return params_of(MODULES[name].modules, MODULES[name].params)
 
 
 def described(model: type[BaseModel], name: str, above: str = "") -> Parameter:

@@ -40,7 +40,7 @@ def dataset(name: str) -> str:
     own = entry.own is not None
     counts = ", ".join(f"{domain} {entry.counts[domain]:,}" for domain in entry.domains if domain in entry.counts)
     classes = ", ".join(entry.classes[:MOST_CLASSES]) + (", ..." if len(entry.classes) > MOST_CLASSES else "")
-    users = [other for other in files.names("experiments") if _dataset_of(other) == name]
+    users = [each for each in files.names("experiments") if section_of(_read(each), "dataset").get("name") == name]
     page = "docs/guide/own-data.md" if own else "docs/guide/datasets.md" if origin == OURS else ""
     rows = [
         ("from", "" if origin == OURS else origin),
@@ -53,10 +53,6 @@ def dataset(name: str) -> str:
         ("check", f"fedshift prepare {name} data-dir=DIR"),
     ]
     return "\n".join([f"{name}: {entry.title}", *facts(rows)])
-
-
-def _dataset_of(experiment: str) -> object:
-    return section_of(_read(experiment), "dataset").get("name")
 
 
 @functools.cache
@@ -93,10 +89,11 @@ def experiment(name: str) -> str:
     content = read_yaml(path)
     config = configuration.resolve({"experiment": name})
     train, model = config.train, config.model
-    special = section_of(content, "methods")
+    special, table = section_of(content, "methods"), str(content.get("paper") or "")
+    draws = config.dataset.kind in DRAWN or config.dataset.data_dir
     rows = [
         ("file", shown(path)),
-        ("stands for", _paper(str(content.get("paper") or ""))),
+        ("stands for", table and f"{table}: fedshift compare RUNS --paper {shlex.quote(table)}"),
         ("data set", f"{config.dataset.name}: {', '.join(config.dataset.domains)}"),
         ("nodes", _nodes(config)),
         ("network", f"{model.name}, model.bn={model.bn}"),
@@ -110,19 +107,9 @@ def experiment(name: str) -> str:
         ("method", registry.label(str(config.method["name"]))),
         ("sets for", "; ".join(f"{registry.label(method)}: {_keys(keys)}" for method, keys in special.items())),
         ("shift", "" if config.shift.name == "none" else f"shift.name={config.shift.name}"),
-        ("run", f"fedshift run {name}" + ("" if _draws(config) else " data-dir=DIR") + " method=METHOD"),
+        ("run", f"fedshift run {name}" + ("" if draws else " data-dir=DIR") + " method=METHOD"),
     ]
     return "\n".join([f"{path.stem}: {content.get('title', '')}".rstrip(": "), *facts(rows)])
-
-
-def _draws(config: RunConfig) -> bool:
-    """Tell whether an experiment runs without ``data-dir``."""
-    return config.dataset.kind in DRAWN or bool(config.dataset.data_dir)
-
-
-def _paper(table: str) -> str:
-    """Return the paper's table of an experiment, with the command that compares with it."""
-    return f"{table}: fedshift compare RUNS --paper {shlex.quote(table)}" if table else ""
 
 
 def _keys(value: object, above: str = "") -> str:

@@ -1,24 +1,25 @@
 """Finds problems of this machine that would prevent, end or slow down a run."""
 
-import itertools
 import os
 import re
 import resource
 import shutil
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
+from itertools import starmap
 from pathlib import Path
 
 import psutil
 import torch
 from packaging.requirements import Requirement
 
-from fedshift.run.launch import orphans
+from fedshift.run.launch import orphans, worker_count
 from fedshift_app.node import state_folder
+from fedshift_app.run.versions import installed
+from fedshift_core.disk_use import existing
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
 from fedshift_datasets.io import cache
@@ -51,7 +52,7 @@ class Problem:
 
 def problems() -> list[Problem]:
     """Return all problems of this machine."""
-    return [*packages(), *folders(), *limits(), *memory(), *devices(), *ports(), *left_running()]
+    return [*packages(), *folders(), *limits(), *memory(), *devices(), *ports(), *starmap(Problem, orphans.leftovers())]
 
 
 def _requirements() -> list[Requirement] | None:
@@ -84,14 +85,6 @@ def extras() -> dict[str, dict[str, str | None]]:
     return of
 
 
-def installed(name: str) -> str | None:
-    """Return the version of a package; None if it is missing."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 def folders() -> Iterator[Problem]:
     """Yield folders that cannot be written to, or are nearly full."""
     needed = {
@@ -101,7 +94,7 @@ def folders() -> Iterator[Problem]:
         "output-dir": Path(RUNS),
     }
     for variable, named in needed.items():
-        folder = existing(named)
+        folder = existing(named.absolute())
         remedy = f"set {variable} to your own folder with room"
         if not os.access(folder, os.W_OK | os.X_OK):
             yield Problem(f"{shown(folder)} cannot be written to ({variable})", remedy)
@@ -109,11 +102,6 @@ def folders() -> Iterator[Problem]:
         free = shutil.disk_usage(folder).free
         if free < LEAST_FREE:
             yield Problem(f"{free / 1e6:.0f} MB are free in {shown(folder)} ({variable})", remedy)
-
-
-def existing(folder: Path) -> Path:
-    """Return the folder, or its nearest parent that exists."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
 
 
 def limits() -> Iterator[Problem]:
@@ -133,7 +121,7 @@ def limits() -> Iterator[Problem]:
 
 def cores_granted() -> float:
     """Return the number of cores that this process may use, by affinity and quota."""
-    cores = float(len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
+    cores = float(worker_count.cores())
     try:
         quota, _, period = QUOTA.read_text(encoding="ascii").partition(" ")
         return cores if quota == "max" else min(cores, int(quota) / int(period))
@@ -192,8 +180,3 @@ def refused(port: int, host: str = "") -> str:
 def has_onednn() -> bool:
     """Tell whether torch was built with oneDNN."""
     return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-
-
-def left_running() -> Iterator[Problem]:
-    """Yield processes of commands that were killed, which nobody waits for."""
-    return itertools.starmap(Problem, orphans.leftovers())

@@ -14,14 +14,14 @@ import torch
 import yaml
 
 from fedshift.run.doctor import diagnostics, hub
-from fedshift.run.doctor.diagnostics import RUNS, existing, refused
 from fedshift_app import __version__
 from fedshift_app.config.files import APP
 from fedshift_app.node import precision as node_precision
 from fedshift_app.node import state_folder
 from fedshift_app.run import exit_codes
-from fedshift_app.run.versions import VERSIONS_OF
+from fedshift_app.run.versions import VERSIONS_OF, installed
 from fedshift_clients.training import machine, precision
+from fedshift_core.disk_use import existing
 from fedshift_core.errors import ConfigError
 from fedshift_datasets.io import cache
 
@@ -101,19 +101,19 @@ def facts() -> dict[str, Any]:
             "bf16": precision.has_bf16(precision.default_device()),
         },
         "versions": {"fedshift": __version__, "python": platform.python_version()}
-        | {name: diagnostics.installed(name) for name in VERSIONS_OF},
+        | {name: installed(name) for name in VERSIONS_OF},
         "extras": diagnostics.extras(),
         "folders": {
             "images": str(images),
             "images_free": shutil.disk_usage(existing(images)).free,
             "state": str(state_folder.state_dir()),
-            "runs": str(Path(RUNS).absolute()),
-            "runs_free": shutil.disk_usage(existing(Path(RUNS))).free,
+            "runs": str(Path(diagnostics.RUNS).absolute()),
+            "runs_free": shutil.disk_usage(existing(Path(diagnostics.RUNS))).free,
         },
         "ports": {
-            "loopback": not refused(0, diagnostics.LOOPBACK),
+            "loopback": not diagnostics.refused(0, diagnostics.LOOPBACK),
             "superlink": diagnostics.SUPERLINK,
-            "superlink_free": not refused(diagnostics.SUPERLINK),
+            "superlink_free": not diagnostics.refused(diagnostics.SUPERLINK),
         },
         "asked": os.environ.get(node_precision.ASKED, ""),
         "choices": [_choice(path, entry) for path, entry in node_precision.entries()],

@@ -18,6 +18,8 @@ from fedshift_core.wire.records import array_records
 
 _FIRST_ID = 1000  # of a node
 MOST_CONTEXTS = 1000
+#: What a node keeps: nothing, what is on disk too, or what no other process can have.
+NOTHING, ARRAYS, BOUND = 0, 1, 2
 
 
 class LocalGrid(Grid):
@@ -74,14 +76,16 @@ class InlineGrid(LocalGrid):
         node_id = message.metadata.dst_node_id
         context = self.context_of(node_id)
         answer = self._app(message, context)
-        if len(self._contexts) > MOST_CONTEXTS and not keeps_state(context):
+        if len(self._contexts) > MOST_CONTEXTS and state_of(context) == NOTHING:
             del self._contexts[node_id]
         return answer
 
 
-def keeps_state(context: Context) -> bool:
-    """Tell whether a node, or a feature for it, keeps something for its next message."""
-    return any(array_records(context.state).values()) or feature_state.holds(context)
+def state_of(context: Context) -> int:
+    """Return what a node keeps for its next message: nothing, arrays, or what a feature keeps for it alone."""
+    if feature_state.holds(context):
+        return BOUND
+    return ARRAYS if any(array_records(context.state).values()) else NOTHING
 
 
 def index_of(node_id: int) -> int:

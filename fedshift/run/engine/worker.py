@@ -20,11 +20,7 @@ from flwr.clientapp import ClientApp
 from fedshift.run.engine import inline
 from fedshift.run.launch import forks
 from fedshift_app.flower.internals import identify_process
-from fedshift_app.node import feature_state
-from fedshift_core.wire.records import array_records
 
-#: What a worker keeps of a node after its answer: nothing, what is on disk too, or what no other worker can have.
-NOTHING, KEPT, BOUND = 0, 1, 2
 READY, REPLY, LINE, BROKEN = "ready", "reply", "line", "broken"  # what a worker says, each with what belongs to it
 
 
@@ -71,8 +67,7 @@ def _work(
         context = None if fresh else contexts.get(node_id)
         context = context or inline.new_context(node_id, num_nodes)
         answer = app(message, context)
-        on_disk = KEPT if any(array_records(context.state).values()) else NOTHING
-        kept = BOUND if feature_state.holds(context) else on_disk
+        kept = inline.state_of(context)
         contexts.pop(node_id, None)
         if kept:
             contexts[node_id] = context

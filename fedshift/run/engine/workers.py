@@ -15,8 +15,8 @@ from multiprocessing import connection
 
 from flwr.app import Message
 
-from fedshift.run.engine.inline import LocalGrid, index_of
-from fedshift.run.engine.worker import BOUND, LINE, NOTHING, READY, REPLY, serve
+from fedshift.run.engine.inline import BOUND, NOTHING, LocalGrid, index_of
+from fedshift.run.engine.worker import LINE, READY, REPLY, serve
 from fedshift.run.launch import forks
 from fedshift_app.flower.simulating import TRIES
 from fedshift_core.errors import FederationError
@@ -143,21 +143,19 @@ class WorkersGrid(LocalGrid):
 
     def _next(self, worker: Worker, work: _Work) -> int | None:
         """Take the next message for a worker: of its own or a free node, else the last it may take over."""
-        place = next((at for at in work.waiting if self._home(work.node(at), worker)[0] is worker), None)
+        homes = {at: self._homes.get(work.node(at), (worker, NOTHING)) for at in work.waiting}
+        place = next((at for at, (home, _) in homes.items() if home is worker), None)
         if place is None and not worker.jobs:
-            theirs = (at for at in reversed(work.waiting) if self._home(work.node(at), worker)[1] != BOUND)
+            theirs = (at for at in reversed(homes) if homes[at][1] != BOUND)
             place = next(filter(work.is_kept, theirs), None)
         if place is not None:
             work.waiting.remove(place)
         return place
 
-    def _home(self, node: int, usual: Worker) -> tuple[Worker, int]:
-        return self._homes.get(node, (usual, NOTHING))
-
     def _give(self, worker: Worker, place: int, work: _Work) -> None:
-        fresh = work.node(place) not in self._homes or self._homes[work.node(place)][0] is not worker
+        home, _ = self._homes.get(work.node(place), (None, NOTHING))
         worker.jobs.append(place)
-        worker.send(work.messages[place], fresh)
+        worker.send(work.messages[place], fresh=home is not worker)
 
     def _receive(self, worker: Worker, work: _Work) -> None:
         """Handle what a worker says, or its end."""

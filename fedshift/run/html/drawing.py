@@ -42,25 +42,6 @@ LEGEND_HANDLE, LEGEND_LETTER = 32.0, 6.2  # widths in a legend: the handle of an
 LEGEND_NAME = 48  # characters of an entry of a legend
 LEGEND_ROWS, LEGEND_LINE = 3, 15.5  # rows that fit into a figure's height; height of each further one
 
-#: Fonts with the letters of other scripts, of which the first that is here and has a letter draws it.
-FALLBACKS = (
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "Noto Sans SC",
-    "Noto Sans JP",
-    "Noto Sans KR",
-    "Source Han Sans SC",
-    "WenQuanYi Zen Hei",
-    "WenQuanYi Micro Hei",
-    "PingFang SC",
-    "Hiragino Sans",
-    "Apple SD Gothic Neo",
-    "Microsoft YaHei",
-    "Yu Gothic",
-    "Malgun Gothic",
-    "Noto Sans Devanagari",
-    "Noto Sans Thai",
-)
 MISSING_GLYPH = r"Glyph .* missing from "  # how matplotlib's warning begins
 
 _OF_PAGE = {colour: f"var(--{name})" for name, colour in THEME.items() if name[1:].isdigit() or name == "grid"}
@@ -68,32 +49,11 @@ _OF_PAGE[TEXT] = "currentColor"
 _COLOUR = re.compile("|".join(_OF_PAGE))
 _FONT = re.compile(r"font-family: [^;\"]+")
 _TAG = re.compile(r"<[^<>]+>")  # what is shown holds no < and no >
-_SETTINGS: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,  # names are shown as they are
-    "font.size": 11,
-    "axes.titlesize": 11,
-    "axes.labelsize": 11,
-    "xtick.labelsize": 10,
-    "ytick.labelsize": 10,
-    "legend.fontsize": 10,
-    "legend.frameon": False,
-    "text.color": TEXT,
-    "axes.labelcolor": TEXT,
-    "axes.titlecolor": TEXT,
-    "xtick.color": GRID,
-    "ytick.color": GRID,
-    "xtick.labelcolor": TEXT,
-    "ytick.labelcolor": TEXT,
-    "axes.edgecolor": GRID,
-    "grid.color": GRID,
-    "grid.linewidth": 0.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4,
-    "figure.constrained_layout.use": True,
-}
+_STYLE = mpl.rc_params_from_file(TEMPLATES / "figures.mplstyle", use_default_template=False)
+_STYLE |= dict.fromkeys(
+    ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.labelcolor", "ytick.labelcolor"), TEXT
+)
+_STYLE |= dict.fromkeys(("xtick.color", "ytick.color", "axes.edgecolor", "grid.color"), GRID)
 
 
 @dataclass(frozen=True)
@@ -160,16 +120,16 @@ def class_colour(index: int, classes: int) -> str:
 @contextmanager
 def style() -> Iterator[None]:
     """Draw in the report's style; letters that no font here has are left to the reader's fonts."""
-    with mpl.rc_context(_SETTINGS | {"font.family": _families()}), warnings.catch_warnings():
+    with mpl.rc_context({**_STYLE, "font.family": _families()}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", MISSING_GLYPH, UserWarning)
         yield
 
 
 @functools.cache
 def _families() -> list[str]:
-    """Return the font of figures, and those of :data:`FALLBACKS` that are here."""
+    """Return the fonts of figures that are here."""
     here = {font.name for font in font_manager.fontManager.ttflist}
-    return ["DejaVu Sans", *(name for name in FALLBACKS if name in here)]
+    return [name for name in _STYLE["font.family"] if name in here]
 
 
 def canvas(
@@ -226,9 +186,7 @@ def heat_map(axes: Axes, shares: Sequence[Sequence[float]], texts: Sequence[Sequ
 
 def heat_key(figure: Figure, axes: Axes, most: float) -> None:
     """Draw the colour key of a heat map of training images, from 0 to ``most``, below ``axes``."""
-    red, green, blue = mpl.colors.to_rgb(HEAT)
-    ends = [(red, green, blue, 0.0), (red, green, blue, 1.0)]
-    colours = mpl.colors.LinearSegmentedColormap.from_list("heat", ends)
+    colours = mpl.colors.LinearSegmentedColormap.from_list("heat", [f"{HEAT}00", HEAT])
     mapped = mpl.cm.ScalarMappable(mpl.colors.Normalize(0, most), colours)
     ticks = MaxNLocator(nbins=5)
     key = figure.colorbar(mapped, ax=axes, location="bottom", fraction=0.05, pad=0.03, aspect=45, ticks=ticks)

@@ -1,7 +1,5 @@
 """The figures that sites worked out themselves, with their 95 % intervals (docs/guide/figures.md)."""
 
-from collections.abc import Mapping
-
 from fedshift.run.html.sections import Section, Table
 from fedshift_app.features.site_figures.show import AVERAGED, Figure, Site, Sites, how_intervals
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
@@ -41,16 +39,21 @@ def section(sites: Sites | None) -> Section:
     if len(sites.sites) > MOST_SHOWN:
         part.notes.append(f"{plural(len(sites.sites) - MOST_SHOWN, 'more site is', 'more sites are')} in results.json.")
     rows = [
-        [_name(site.site), str(site.images), _count(site.patients), *(_over_classes(site, name) for name in OVERALL)]
+        [
+            plain(site.site, MOST_NAME),
+            str(site.images),
+            _count(site.patients),
+            *(_over_classes(site, name) for name in OVERALL),
+        ]
         for site in shown
     ]
     heads = ["site", "test images", "patients", *(HEADS[name] for name in OVERALL)]
     part.tables.append(Table("site-figures", heads, rows, "Metrics by site"))
     by_class = [
         [
-            _name(name),
-            _name(site.site),
-            _count(_at(site.images_of_class, k)),
+            plain(name, MOST_NAME),
+            plain(site.site, MOST_NAME),
+            _count(site.images_of_class[k] if k < len(site.images_of_class) else None),
             *(_of_class(site, kind, k) for kind in BY_CLASS),
         ]
         for k, name in enumerate(sites.classes)
@@ -68,16 +71,12 @@ def _of_all(overall: Site) -> list[str]:
     if averaged := [name for name, text in how.items() if text.startswith(AVERAGED)]:
         notes.append(f"All sites: {', '.join(averaged)} are the {AVERAGED}; the others are pooled.")
     if fewer := {name: text.rpartition(", ")[2] for name, text in how.items() if ", " in text}:
-        notes.append(f"All sites, where some have too few images: {_listed(fewer)}.")
+        parts = [
+            f"{', '.join(name for name, of in fewer.items() if of == number)} of {number}"
+            for number in dict.fromkeys(fewer.values())
+        ]
+        notes.append(f"All sites, where some have too few images: {'; '.join(parts)}.")
     return notes
-
-
-def _listed(fewer: Mapping[str, str]) -> str:
-    """Return which metrics are of which number of sites."""
-    return "; ".join(
-        f"{', '.join(name for name, of in fewer.items() if of == number)} of {number}"
-        for number in dict.fromkeys(fewer.values())
-    )
 
 
 def _over_classes(site: Site, name: str) -> str:
@@ -99,13 +98,5 @@ def text(figure: Figure) -> str:
     return figure.mark or "-" if figure.value is None else f"{figure.value:.3f} ({figure.interval})"
 
 
-def _at(numbers: tuple[int | None, ...], k: int) -> int | None:
-    return numbers[k] if k < len(numbers) else None
-
-
 def _count(number: int | None) -> str:
     return "-" if number is None else str(number)
-
-
-def _name(name: str) -> str:
-    return plain(name, MOST_NAME)

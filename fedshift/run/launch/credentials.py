@@ -68,9 +68,7 @@ class Credentials:
             ConfigError: If a file is missing, a key can be read by others, or the certificate is not valid now, not
                 signed by the CA, or of another key; with the command that mends it.
         """
-        for path in (self.ca_certificate, self.certificate, self.key):
-            if not path.is_file():
-                raise ConfigError(f"{path} is missing; `fedshift credentials server` makes it")
+        _check_there("server", self.ca_certificate, self.certificate, self.key)
         check_private(self.key)
         if self.ca_key.exists():  # the SuperLink does not need the CA key, but the file exists
             check_private(self.ca_key)
@@ -86,22 +84,17 @@ class Credentials:
         ]
 
     def _check_certificate(self) -> None:
-        """Refuse a certificate that clients would refuse; warn of one that expires soon."""
-        authority = _read(self.ca_certificate, x509.load_pem_x509_certificate)
-        certificate = _read(self.certificate, x509.load_pem_x509_certificate)
-        key = _read(self.key, _load_key)
-        old, new = (self.certificate, self.key), ("fedshift", "credentials", "server", self.folder, "--host", "NAME")
-        anew = "; ".join(shlex.join(map(str, words)) for words in (("rm", *old), new))
-        _check_dates(self.ca_certificate, authority, AUTHORITY_ANEW)
-        left = _check_dates(self.certificate, certificate, anew)
+        """Refuse a certificate that clients would refuse."""
+        rm = shlex.join(["rm", str(self.certificate), str(self.key)])
+        anew = f"{rm}; {shlex.join(['fedshift', 'credentials', 'server', str(self.folder), '--host', 'NAME'])}"
+        authority = _valid(self.ca_certificate, AUTHORITY_ANEW)
+        certificate, key = _valid(self.certificate, anew), _read(self.key, _load_key)
         try:
             certificate.verify_directly_issued_by(authority)
         except (ValueError, TypeError, InvalidSignature):
             raise ConfigError(f"{self.certificate} is not signed by {self.ca_certificate}", anew) from None
         if key.public_key() != certificate.public_key():
             raise ConfigError(f"{self.key} is not the key of {self.certificate}", anew)
-        if left < WARN:
-            log.warning("%s expires in %s; %s", self.certificate, plural(left.days, "day"), anew)
 
 
 def check_private(path: Path) -> None:
@@ -152,9 +145,9 @@ def _read(path: Path, load: Callable[[bytes], T]) -> T:
         raise ConfigError(f"cannot read {path}: {error}") from None
 
 
-def _check_dates(path: Path, certificate: x509.Certificate, anew: str) -> datetime.timedelta:
-    """Refuse a certificate that is not valid now; return its remaining time."""
-    now = datetime.datetime.now(datetime.UTC)
+def _valid(path: Path, anew: str) -> x509.Certificate:
+    """Return a certificate that is valid now; warn of one that expires soon."""
+    certificate, now = _read(path, x509.load_pem_x509_certificate), datetime.datetime.now(datetime.UTC)
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < start:
         raise ConfigError(
@@ -162,7 +155,16 @@ def _check_dates(path: Path, certificate: x509.Certificate, anew: str) -> dateti
         )
     if now > end:
         raise ConfigError(f"{path} expired on {end:{DATE}}", anew)
-    return end - now
+    if (left := end - now) < WARN:
+        log.warning("%s expires in %s; %s", path, plural(left.days, "day"), anew)
+    return certificate
+
+
+def _check_there(command: str, *files: Path) -> None:
+    """Refuse missing files, which this command of ``fedshift credentials`` makes."""
+    for path in files:
+        if not path.is_file():
+            raise ConfigError(f"{path} is missing; `fedshift credentials {command}` makes it")
 
 
 def make_authority(folder: Path) -> list[Path]:
@@ -213,8 +215,7 @@ def make_node(folder: Path, name: str) -> list[Path]:
             "a letter or digit first"
         )
     key = ec.generate_private_key(CURVE)
-    no_password = serialization.NoEncryption()
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, no_password)
+    private = _pem(key, serialization.PrivateFormat.OpenSSH)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return _write({folder / f"{name}.key": private, folder / f"{name}.pub": public + f" {name}\n".encode()})
 
@@ -233,12 +234,9 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _load_authority(made: Credentials) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    for path in (made.ca_certificate, made.ca_key):
-        if not path.is_file():
-            raise ConfigError(f"{path} is missing; `fedshift credentials authority {made.folder}` makes it")
+    _check_there(f"authority {made.folder}", made.ca_certificate, made.ca_key)
     key = private_key(made.ca_key)
-    certificate = _read(made.ca_certificate, x509.load_pem_x509_certificate)
-    _check_dates(made.ca_certificate, certificate, AUTHORITY_ANEW)
+    certificate = _valid(made.ca_certificate, AUTHORITY_ANEW)
     if key.public_key() != certificate.public_key():
         raise ConfigError(f"{made.ca_key} is not the key of {made.ca_certificate}")
     return certificate, key
@@ -281,9 +279,10 @@ def _certificate(
     return builder.sign(signer, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    no_password = serialization.NoEncryption()
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, no_password)
+def _pem(
+    key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8
+) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
 def _write(contents: dict[Path, bytes]) -> list[Path]:

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedshift.run.launch import forks
-from fedshift.run.launch.forked import FILES, SIMULATION
+from fedshift.run.launch.forked import FILES
 
-MODULES = {SIMULATION: forks.OF_SIMULATIONS}
 WAITING = 64  # connections
 
 
@@ -47,15 +46,15 @@ def _answer(caller: socket.socket, running: dict[socket.socket, ForkServerProces
         running[caller] = forks.start(forks.be, request["arguments"], request["environment"], request["folder"], files)
 
 
-def main(address: str, program: str, libraries: Sequence[str]) -> None:
-    """Import what processes of a program need, and these packages where they are there; serve on this socket."""
+def main(address: str, libraries: Sequence[str]) -> None:
+    """Import what a simulation's processes need, and these packages where they are there; serve on this socket."""
     tempfile.tempdir = str(Path(address).parent)  # short enough for a socket
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(WAITING)
-        forks.begin([*MODULES[program], *libraries])
+        forks.begin([*forks.OF_SIMULATIONS, *libraries])
         serve(listener)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    main(sys.argv[1], sys.argv[2:])

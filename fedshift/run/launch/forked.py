@@ -24,9 +24,11 @@ def command(program: str) -> list[str]:
 def ask(address: str, arguments: list[str], seconds: float | None = None) -> int | None:
     """Have a process forked and return its exit code, 1 where the server has ended; None if there is no server.
 
+    A server answers once it has imported what it imports.
+
     Args:
         address: The server's socket.
-        arguments: Of the process.
+        arguments: Of the process, which without any does nothing.
         seconds: Wait at most so long.
     """
     request = {"arguments": arguments, "environment": dict(os.environ), "folder": str(Path.cwd())}
@@ -42,11 +44,6 @@ def ask(address: str, arguments: list[str], seconds: float | None = None) -> int
             return int(server.recv(20) or 1)
         except OSError:
             return 1
-
-
-def is_ready(address: str, seconds: float) -> bool:
-    """Wait until a fork server has imported what it imports; return False if it has ended or takes longer."""
-    return ask(address, [], seconds) == 0
 
 
 def run_command(arguments: list[str]) -> list[str]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.run import exit_codes, files, status
-from fedshift_app.run.files import AVERAGED_OVER
 from fedshift_app.run.summary import finite
 from fedshift_core.accuracies import average
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -80,7 +79,7 @@ def scores(folder: Path) -> dict[str, Any] | None:
         "final": content["final"],
         **by_class,
         **({"losses": lines} if lines else {}),
-        **{key: content[key] for key in (AVERAGED_OVER,) if key in content},
+        **{key: content[key] for key in (files.AVERAGED_OVER,) if key in content},
     }
 
 

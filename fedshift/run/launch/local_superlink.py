@@ -168,12 +168,12 @@ def for_simulation(threads: int, libraries: Sequence[str] = ()) -> Iterator[Begu
     forks = sys.platform == "linux" and os.environ.get(PLAIN_FLOWER) != "1"
     with temporary_folder(for_ray=True) as home:
         env = environment(home) | (_with_forks(home) if forks else {})
-        with processes.group(empty_folder(home), env, home) as flower:
+        with processes.Group(empty_folder(home), env, home) as flower:
             # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
             begun = Begun(home, flower, SuperLink(processes.free_port()))
             if forks:  # the longer start first
-                served = [env[FORK_SERVER], forked.SIMULATION, *libraries]
-                flower.start("fork-server", [sys.executable, "-m", "fedshift.run.launch.fork_server", *served])
+                program = [sys.executable, "-m", "fedshift.run.launch.fork_server"]
+                flower.start("fork-server", [*program, env[FORK_SERVER], *libraries])
             begin_superlink(flower, begun.link, "--simulation", "--isolation", "subprocess")
             yield begun
 
@@ -198,5 +198,5 @@ def await_forks(flower: processes.Group) -> None:
     Flower waits for half a minute for a simulation that it has begun to start.
     """
     address = flower.env.get(FORK_SERVER)
-    if address is not None and not forked.is_ready(address, processes.START_SECONDS):
+    if address is not None and forked.ask(address, [], processes.START_SECONDS) != 0:
         Path(address).unlink(missing_ok=True)

@@ -246,6 +246,3 @@ def _marked(variable: str, value: str, among: Iterable[psutil.Process] | None = 
 def family(process: psutil.Process) -> set[psutil.Process]:
     """Return a process with its children: Ray's workers overwrite their environment with their title."""
     return {process, *process.children(recursive=True)}
-
-
-group = Group

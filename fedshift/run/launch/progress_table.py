@@ -191,15 +191,10 @@ class Screen:
         return picture(self._watched, self._console)
 
 
-def possible() -> bool:
-    """Tell whether standard output is a terminal that can be drawn on, and no JSON lines are requested."""
-    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb") and not os.environ.get(FORMAT)
-
-
 @contextmanager
 def screen() -> Iterator[Screen]:
-    """Yield a screen for one run; in a terminal the table replaces the lines of the rounds."""
-    if not possible():
+    """Yield a screen for one run; in a terminal the table replaces the lines, unless JSON lines are requested."""
+    if not sys.stdout.isatty() or os.environ.get("TERM", "") in ("", "dumb") or os.environ.get(FORMAT):
         yield Screen()
         return
     console = Console(soft_wrap=True)  # printed lines are not wrapped: users copy commands and paths from them

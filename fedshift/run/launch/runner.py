@@ -6,7 +6,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,14 +65,15 @@ def num_nodes(config: RunConfig, requested: int | None) -> int:
     return number
 
 
-def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | None, actors: int | None) -> Resources:
-    """Return the resources of one client: one core, and an equal share of the GPU if there is one.
+def resources(config: RunConfig, nodes: int, launch: Mapping[str, Any]) -> Resources:
+    """Return the resources of one client: by default one core, and an equal share of the GPU if there is one.
 
     Raises:
         ConfigError: If not even one client fits this machine: Ray says so after a minute, in three tracebacks.
     """
     import torch
 
+    cpus, gpus, actors = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
     cores, devices = os.cpu_count() or 1, torch.cuda.device_count() if torch.cuda.is_available() else 0
     most = math.inf if actors else cores  # with actors Ray is given as many cores as they take
     if cpus is not None and cpus > most:

@@ -105,5 +105,4 @@ def _settled(config: "RunConfig", nodes: int, launch: dict[str, Any], new: bool)
     images = check_data(config, nodes)
     if new and (hint := advice.faster_inline(config, nodes, images)):
         typer.echo(hint, err=True)
-    limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
-    return runner.resources(config, nodes, *limits)
+    return runner.resources(config, nodes, launch)

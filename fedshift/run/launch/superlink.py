@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from fedshift.run.launch import connections
-from fedshift.run.launch.connections import Peer
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.env import COMMAND, FORK_SERVER, TELEMETRY
 from fedshift_core.errors import ConfigError
@@ -33,16 +32,16 @@ HEALTH = "/health"
 ONLY_OWNER = "--only-owner"  # the first option of this module as a program
 #: Seconds after which Flower's executor asks the SuperLink again for a ServerApp to start; by itself 1.
 TASK_POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
-REFUSAL = (
-    "only the Fleet API is open to the network; "
-    "submit runs and register SuperNodes from the SuperLink's machine, as the user who runs it"
-)
 
 
-class Guard:
-    """ASGI middleware that answers 403 to those who may not pass."""
+class OnlyOwner:
+    """ASGI middleware that answers 403 to all but the user of this process, on this machine.
 
-    refusal = ""
+    Linux knows the owner of a connection on this machine; on other systems every local user passes.
+    """
+
+    refusal = "this SuperLink serves the run of one user"
+    any_user = False
 
     def __init__(self, app: Application) -> None:
         self._app = app
@@ -60,22 +59,21 @@ class Guard:
 
     def passes(self, scope: Scope) -> bool:
         """Tell whether a request may pass."""
-        raise NotImplementedError
+        client = scope.get("client")
+        return is_local(client) and (self.any_user or is_own(client, scope.get("server")))
 
 
-class OnlyFleet(Guard):
-    """Opens the Fleet API and the health check to the network, and the rest to the SuperLink's own user.
+class OnlyFleet(OnlyOwner):
+    """Opens the Fleet API and the health check to the network, and the rest to the SuperLink's own user."""
 
-    Linux knows the owner of a connection on this machine; on other systems every local user passes.
-    """
-
-    refusal = REFUSAL
-    any_user = False
+    refusal = (
+        "only the Fleet API is open to the network; "
+        "submit runs and register SuperNodes from the SuperLink's machine, as the user who runs it"
+    )
 
     def passes(self, scope: Scope) -> bool:
         """Tell whether a request may pass."""
-        path, client = scope["path"], scope.get("client")
-        return is_open(path) or (is_local(client) and (self.any_user or is_own(client, scope.get("server"))))
+        return scope["path"] == HEALTH or scope["path"].startswith(FLEET) or super().passes(scope)
 
 
 class AnyUser(OnlyFleet):
@@ -84,35 +82,19 @@ class AnyUser(OnlyFleet):
     any_user = True
 
 
-class OnlyOwner(Guard):
-    """Lets only the user of this process pass, on this machine."""
-
-    refusal = "this SuperLink serves the run of one user"
-
-    def passes(self, scope: Scope) -> bool:
-        """Tell whether a request may pass."""
-        client = scope.get("client")
-        return is_local(client) and is_own(client, scope.get("server"))
-
-
-def is_open(path: str) -> bool:
-    """Tell whether a path is open to the network."""
-    return path == HEALTH or path.startswith(FLEET)
-
-
-def is_local(client: Peer | None) -> bool:
+def is_local(client: connections.Peer | None) -> bool:
     """Tell whether a caller is on this machine, by its address; an unknown address is not."""
     return client is not None and connections.is_loopback(client[0])
 
 
-def is_own(client: Peer | None, server: Peer | None) -> bool:
+def is_own(client: connections.Peer | None, server: connections.Peer | None) -> bool:
     """Tell whether a local caller belongs to this process's user, as far as the system knows."""
     if not connections.TABLES[0].is_file():
         return True
     return client is not None and server is not None and connections.user_of(client, server) == os.getuid()
 
 
-def serve(options: list[str], guard: type[Guard] = OnlyFleet) -> None:
+def serve(options: list[str], guard: type[OnlyOwner] = OnlyFleet) -> None:
     """Run ``flower-superlink`` with these options in this process until it is stopped.
 
     Raises:

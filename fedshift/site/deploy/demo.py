@@ -66,7 +66,7 @@ def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
         # The nodes do not exist afterwards, so their decoded images and private parts are removed.
         own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state")}
         environment = local_superlink.environment(home) | own
-        with processes.group(local_superlink.empty_folder(home), environment, remove=home) as flower:
+        with processes.Group(local_superlink.empty_folder(home), environment, remove=home) as flower:
             link = local_superlink.SuperLink(processes.free_port(), make_credentials(home) if secure else None)
             local_superlink.start_superlink(flower, link)
             local_superlink.connect(home, link)

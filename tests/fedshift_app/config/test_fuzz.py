@@ -157,7 +157,7 @@ def tried(given: Case) -> str:
             flat, launch = {}, {}
         config, _ = resuming.resolve(flat | given.flat, hold=False)
         nodes = runner.num_nodes(config, launch.get("nodes"))
-        runner.resources(config, nodes, *(launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors")))
+        runner.resources(config, nodes, launch)
     except FedShiftError as error:
         return shown_for(error)
     return ""

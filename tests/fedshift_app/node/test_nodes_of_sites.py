@@ -203,9 +203,9 @@ def test_the_server_asks_for_each_domain_and_refuses_what_makes_no_sense() -> No
     asked = {node.index: {part.domain: len(part) for part in parts} for node, parts in evaluation.first().items()}
     assert asked == {0: {"north": 9, "south": 6}, 1: {"south": 7}}
     fields = json.loads(json.dumps(asdict(both)))
-    assert checkpoints._node(fields) == both
+    assert checkpoints.NODES.validate_python([fields]) == [both]
     del fields["held_tests"]  # as runs of before have it
-    assert checkpoints._node(fields) == replace(both, held_tests=())
+    assert checkpoints.NODES.validate_python([fields]) == [replace(both, held_tests=())]
 
     def read(held: str, shared: bool = False, simulated: bool = False) -> Any:
         content = NodeIntroduction("north", [3, 3, 3], 9, shared, 0, 1, held_tests={held: 4}).to_record()

@@ -158,7 +158,7 @@ def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
     assert status.read(only(tmp_path)).state == "interrupted"  # its last word could not be written
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", FEW_FREE)
-        assert "70 kB are free in" in refused(tmp_path)
+        assert "70.0 kB are free in" in refused(tmp_path)
     assert outcome(resume(tmp_path)) == outcome(whole_run)
 
 
@@ -192,7 +192,7 @@ def test_too_little_room_is_refused_before_there_is_a_folder(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", FEW_FREE)
     code, _, line = fedshift("run", *ARGUMENTS, f"output-dir={tmp_path / 'runs'}")
-    assert code == 1 and "output-dir: 70 kB are free" in line
+    assert code == 1 and "output-dir: 70.0 kB are free" in line
     assert not (tmp_path / "runs").exists()
 
 

@@ -17,6 +17,7 @@ import psutil
 import torch
 import yaml
 from flwr.app import ConfigRecord, Message
+from rich.filesize import decimal as size
 
 from fedshift.lab.grid.costs.measuring import answered, begin
 from fedshift.run.checking import check_data
@@ -155,8 +156,7 @@ def places(config: RunConfig, nodes: int, launch: Mapping[str, Any], requested: 
     """Return how many clients of a run train at a time, with so many workers of the inline engine (None: all cores)."""
     if launch.get("engine", "simulation") == "inline":
         return worker_count.workers(config, nodes, requested)
-    limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
-    each = runner.resources(config, nodes, *limits)
+    each = runner.resources(config, nodes, launch)
     return each.actors or worker_count.places(each.cpus)
 
 
@@ -181,7 +181,7 @@ def summary(flat: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
 
 def text(of: Measured, room: int) -> str:
     """Return the summary of a run with room for so many nodes at a time."""
-    config, size = of.config, disk_space.size
+    config = of.config
     settings = yaml.safe_dump(
         config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, default_flow_style=None
     )
@@ -221,7 +221,7 @@ def _secure_sums(of: Measured) -> str:
         return ""
     up, down = traffic(of.playing, of.strategy.federation.num_classes)
     return (
-        f"{disk_space.size(down)} down and {disk_space.size(up)} up more in each round for keys and shares, in three "
+        f"{size(down)} down and {size(up)} up more in each round for keys and shares, in three "
         f"more exchanges; each node makes {of.playing} masks as long as what it sends; all twice in a round that "
         "re-estimates BatchNorm's statistics"
     )

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.filesize import decimal as size
+
 from fedshift.lab.grid.costs import dry_run
 from fedshift.lab.grid.costs.dry_run import Measured
 from fedshift.lab.grid.sweep import grid, sweeping
@@ -17,7 +19,7 @@ from fedshift.lab.grid.tune import requested as tune_requested
 from fedshift.run.columns import columns, facts
 from fedshift.run.launch import worker_count
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import console, disk_space
+from fedshift_app.run import console
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
 from fedshift_clients.training import machine
 from fedshift_core.limits import MOST_NAME, plain, shortened
@@ -98,7 +100,7 @@ def _text(heads: Sequence[str], stages: Sequence[Sequence[Job]], jobs: int) -> s
     known: dict[str, Measured] = {}
     works: dict[tuple[str, str], Work] = {}
     total = sum(makespan([_add(job, jobs, len(stage), known, works) for job in stage], jobs) for stage in stages)
-    size, duration = disk_space.size, console.duration
+    duration = console.duration
     rows = [
         HEAD,
         *(

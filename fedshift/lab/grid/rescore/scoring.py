@@ -112,7 +112,6 @@ def _past(path: Path, saved_config: Mapping[str, Any], config: RunConfig, server
         past = resuming.look(path, saved_config, config, None, server_round)
     except ConfigError as error:
         raise error.under("rescore") from None
-    assert past.checkpoint is not None  # a named checkpoint exists, or was refused
     return past, past.checkpoint
 
 

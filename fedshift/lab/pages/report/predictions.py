@@ -106,7 +106,7 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
     if data_dir is not None:
         if not (record.deployed and personal):  # else no folder would help
             check_data_dir(data_dir)
-        config = _with(config, "dataset", data_dir=str(data_dir))
+        config = config.with_values("dataset", data_dir=str(data_dir))
     if record.checkpoint is None:
         return Sight(nothing="there is no checkpoint that can be read")
     command = f"fedshift report {shlex.quote(str(record.folder))} data-dir=DIR"
@@ -136,11 +136,6 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
     return Sight(nothing=f"the test images cannot be scored here: {reasons}{advice}", personal=personal)
 
 
-def _with(config: RunConfig, section: str, **changes: object) -> RunConfig:
-    """Return the configuration with changed settings of a section."""
-    return config.model_copy(update={section: getattr(config, section).model_copy(update=changes)})
-
-
 def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> View:
     """Return a view, of the whole network where what it computes once cannot be kept here."""
     try:
@@ -148,7 +143,7 @@ def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> 
     except DataError:
         if not config.model.precompute:
             raise
-        return _scored(record, _with(config, "model", precompute=False), domain, limit)
+        return _scored(record, config.with_values("model", precompute=False), domain, limit)
 
 
 def _scored(record: Record, config: RunConfig, domain: str, limit: int | None) -> View:

@@ -213,6 +213,6 @@ def test_nodes_that_keep_nothing_leave_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert [reply.metadata.src_node_id for reply in replies] == ids
     assert sorted(map(inline.index_of, grid._contexts)) == [*range(5), *range(10, 100, 10)]
     kept = grid.context_of(ids[0])
-    assert inline.keeps_state(kept)
+    assert inline.state_of(kept)
     assert kept is grid.context_of(ids[0])
-    assert not inline.keeps_state(grid.context_of(ids[1]))
+    assert not inline.state_of(grid.context_of(ids[1]))

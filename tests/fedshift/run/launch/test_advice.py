@@ -93,15 +93,17 @@ def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_two_cores")
 def test_a_client_that_fits_no_machine_is_refused() -> None:
     config = resolving.resolve({"experiment": "handwritten"})
-    text = refusal_of(ConfigError, runner.resources, config, 4, 3, None, None)
+    text = refusal_of(ConfigError, runner.resources, config, 4, {"cpus-per-client": 3})
     assert text == "cpus-per-client: expected at most 2, the cores of this machine, found 3"
-    text = refusal_of(ConfigError, runner.resources, config, 4, None, 0.5, None)
+    text = refusal_of(ConfigError, runner.resources, config, 4, {"gpus-per-client": 0.5})
     assert text == "gpus-per-client: PyTorch can use no GPU of this machine, found 0.5; leave it out"
 
 
 @pytest.mark.usefixtures("_two_cores")
 def test_threads_take_no_more_cores_than_there_are_and_actors_are_told_to_ray() -> None:
     config = resolving.resolve({"experiment": "handwritten", "set": "train.threads=8"})
-    assert runner.resources(config, 4, None, None, None) == runner.Resources(2, 0.0)
-    assert runner.resources(config, 4, None, 0.0, 1) == runner.Resources(8, 0.0, 1)
-    assert "init-args-num-cpus=6" in runner.resources(config, 4, 3, None, 2).federation_config(4)
+    assert runner.resources(config, 4, {}) == runner.Resources(2, 0.0)
+    assert runner.resources(config, 4, {"gpus-per-client": 0.0, "actors": 1}) == runner.Resources(8, 0.0, 1)
+    assert "init-args-num-cpus=6" in runner.resources(config, 4, {"cpus-per-client": 3, "actors": 2}).federation_config(
+        4
+    )

@@ -108,7 +108,7 @@ def test_a_run_says_how_to_end_the_superlink_that_flower_started_for_it_alone(
 
 def test_a_process_that_shows_no_mark_ends_with_its_group(tmp_path: Path) -> None:
     nested = "import subprocess as s, time; s.Popen(['sleep', '1000'], start_new_session=True); time.sleep(1000)"
-    with processes.group(tmp_path, dict(os.environ)) as made:
+    with processes.Group(tmp_path, dict(os.environ)) as made:
         parent = psutil.Process(made.start("one", ["env", "-u", processes.MARK, sys.executable, "-c", nested]).pid)
         assert until(lambda: bool(parent.children()))
         family = {parent, *parent.children()}
@@ -150,8 +150,8 @@ forks.PROGRAMS[forks.SIMULATION] = ("its", lambda: exec(sys.argv[1], {"arguments
 SERVER = """
 import sys
 from fedshift.run.launch import fork_server
-fork_server.MODULES = {"flwr-simulation": ("numpy", "no_such_package")}
-fork_server.main(sys.argv[1], "flwr-simulation", ["its_library"])
+fork_server.forks.OF_SIMULATIONS = ("numpy", "no_such_package")
+fork_server.main(sys.argv[1], ["its_library"])
 """
 
 
@@ -163,7 +163,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     address = folder / "forks"
     env = os.environ | {"WHOSE": "its", "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     process = subprocess.Popen([sys.executable, "-c", SERVER, str(address)], cwd=ROOT, env=env)
-    assert until(lambda: forked.is_ready(str(address), 30))
+    assert until(lambda: forked.ask(str(address), [], 30) == 0)
     yield address
     process.kill()
     process.wait()
@@ -245,6 +245,6 @@ def test_a_server_that_is_not_ready_in_time_is_not_asked(tmp_path: Path, monkeyp
     address = tmp_path / "forks"
     address.touch()  # nobody listens
     monkeypatch.setattr(processes, "START_SECONDS", 0.1)
-    with processes.group(tmp_path, os.environ | {FORK_SERVER: str(address)}) as flower:
+    with processes.Group(tmp_path, os.environ | {FORK_SERVER: str(address)}) as flower:
         local_superlink.await_forks(flower)
     assert not address.exists()

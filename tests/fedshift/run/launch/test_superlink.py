@@ -133,7 +133,7 @@ def test_another_user_of_this_machine_can_submit_nothing_to_it(tmp_path: Path) -
         "caller.sendall(f'GET {sys.argv[2]} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'.encode())\n"
         "print(caller.recv(4096).split()[1].decode())\n"
     )
-    with processes.group(local_superlink.empty_folder(tmp_path), local_superlink.environment(tmp_path)) as flower:
+    with processes.Group(local_superlink.empty_folder(tmp_path), local_superlink.environment(tmp_path)) as flower:
         link = local_superlink.SuperLink(processes.free_port())
         local_superlink.start_superlink(flower, link, "--simulation", "--isolation", "subprocess")
         for path, own in (("/health", "200"), ("/openapi.json", "200"), ("/v1/control/start-run", "405")):
