@@ -35,7 +35,7 @@ def dies(of, name, number, after):
 
 
 PHASES = {
-    "before work": (client_app.node_owner, "admit", True),
+    "before work": (client_app.owner, "admit", True),
     "after work": (Owner, "leaves", False),
     "before the ledger is replaced": (Path, "replace", False),
     "after charge": (Owner, "leaves", True),
