@@ -109,8 +109,7 @@ class ContrastParams(Params):
 
     def views(self, images: ImageConfig) -> ImageConfig:
         """Return how the two views are made, from how training images are augmented."""
-        own = {name: value for name in OF_VIEWS if (value := getattr(self, name)) is not None}
-        return images.model_copy(update=own)
+        return images.model_copy(update=self.model_dump(include={*OF_VIEWS}, exclude_none=True))
 
     @model_validator(mode="after")
     def _online_sees_a_batch_once(self) -> "ContrastParams":
