@@ -73,7 +73,7 @@ def program(model: SavedModel, file: Path, adapt: str, number: int, clean: Itera
         moved = None if clean is None else (x.to(device) for x in clean)
         run = eata.EATA(built.model, built, EATAParams(batch_size=number), moved)
     elif isinstance(classifier, nn.Linear):
-        run = t3a.adjusting(classifier, built.passed, built, T3AParams().supports)
+        run = t3a.T3A(classifier, built.passed, built, T3AParams().supports)
     else:
         raise ConfigError(f"--adapt {T3A} adjusts a linear classifier; this model's is {type(classifier).__name__}")
 

@@ -68,7 +68,7 @@ def ahead(
             config.model.name,
             f"{missing:,}",
         )
-        logged, began = features.said(0, missing), time.monotonic()
+        logged, began = features.said(missing), time.monotonic()
         last = began
         tell({"done": 0, "of": missing, "seconds_left": None})
 

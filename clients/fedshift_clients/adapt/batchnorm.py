@@ -1,10 +1,38 @@
 """BatchNorm as Tent and EATA have it at test time: which layers may adapt, and entropy of predictions."""
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedshift_clients.training import statistics
 from fedshift_core.errors import ConfigError
+
+
+class BatchNormTuning:
+    """Predicts batch after batch, each normalised by its own statistics; scale and shift of BatchNorm may learn.
+
+    Args:
+        model: What holds the BatchNorm layers. It is changed: put it back, or make it anew, for a fresh start.
+        predict: Its logits (B, C) of images, with gradients to its weights.
+        who: The adaptation, for messages.
+
+    Raises:
+        ConfigError: If there is no BatchNorm with scale and shift, or all of it is frozen.
+    """
+
+    def __init__(self, model: nn.Module, predict: Callable[[Tensor], Tensor], who: str) -> None:
+        self._model, self._predict = model, predict
+        self._norms = adaptable(model, who)
+        self._tuned = [weight for norm in self._norms for weight in norm.parameters()]
+        model.eval().requires_grad_(False)
+        for weight in self._tuned:
+            weight.requires_grad_(True)
+
+    def _logits(self, images: Tensor) -> Tensor:
+        """Return the logits (B, C) of two images or more."""
+        with statistics.by_batch(self._model, self._norms):
+            return self._predict(images)
 
 
 def adaptable(model: nn.Module, who: str, network: str = "this network") -> list[_BatchNorm]:
@@ -19,19 +47,14 @@ def adaptable(model: nn.Module, who: str, network: str = "this network") -> list
         ConfigError: If there is none.
     """
     frozen: frozenset[str] = getattr(model, "frozen", frozenset())
-    scaled = {
-        name: [f"{name}.{own}" for own, _ in norm.named_parameters()]
-        for name, norm in statistics.layers(model).items()
-        if norm.affine
-    }
+    scaled = {name: norm for name, norm in statistics.layers(model).items() if norm.affine}
     needs = f"{who} adapts BatchNorm's scale and shift"
     if not scaled:
         raise ConfigError(f"{needs}, and {network} has no BatchNorm; t3a needs none")
-    free = [name for name, weights in scaled.items() if not frozen.intersection(weights)]
+    free = [norm for name, norm in scaled.items() if f"{name}.weight" not in frozen]
     if not free:
         raise ConfigError(f"{needs}, and all BatchNorm of {network} is frozen (model.freeze); t3a needs none")
-    layers = statistics.layers(model)
-    return [layers[name] for name in free]
+    return free
 
 
 def entropy(logits: Tensor) -> Tensor:

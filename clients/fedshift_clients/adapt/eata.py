@@ -16,35 +16,34 @@ source; (2) dropout is off, where the code leaves the network in training mode; 
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedshift_clients.adapt.batchnorm import adaptable, entropy
+from fedshift_clients.adapt.batchnorm import BatchNormTuning, entropy
 from fedshift_clients.adapt.params import EATAParams
 from fedshift_clients.adapt.stream import LEAST, Predictor, Stream
-from fedshift_clients.training import optimizers, statistics
+from fedshift_clients.training import optimizers
 from fedshift_clients.training.trainer import LocalTrainer
 
 MARGIN = 0.4  # E_0 over ln C
 KEPT = 0.9  # of the moving mean of predictions, by batch
 
 
-class EATA:
+class EATA(BatchNormTuning):
     """Predicts batch after batch, and adapts the model to what in it is sure and new.
 
     Args:
-        model: What holds the BatchNorm layers. It is changed.
-        predict: Its logits (B, C) of images, with gradients to its weights.
+        model: As of the base.
+        predict: Likewise.
         params: Its parameters.
         clean: Batches of training images (B, 3, H, W), of which Fisher values are taken; None holds nothing (what the
             paper calls ETA).
 
-    Raises:
-        ConfigError: If there is no BatchNorm with scale and shift, or all of it is frozen.
+    Attributes:
+        fisher: F, one tensor for each weight in the order of the layers; empty without clean images.
     """
 
     def __init__(
@@ -54,23 +53,17 @@ class EATA:
         params: EATAParams,
         clean: Iterable[Tensor] | None = None,
     ) -> None:
-        self._norms = adaptable(model, "eata")
-        self._tuned = [weight for norm in self._norms for weight in norm.parameters()]
-        model.eval().requires_grad_(False)
-        for weight in self._tuned:
-            weight.requires_grad_(True)
-        self._model, self._predict, self._params = model, predict, params
-        self._fisher: Sequence[Tensor] = ()
-        if clean is not None:
-            self._fisher = fisher_values(model, self._norms, predict, clean)
+        super().__init__(model, predict, "eata")
+        self._params = params
+        self.fisher = [] if clean is None else self._fisher_values(clean)
         self._began = [weight.detach().clone() for weight in self._tuned]
         self._mean: Tensor | None = None  # m, (C,)
         self._optimizer = optimizers.sgd(self._tuned, lr=params.lr, momentum=params.momentum)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the logits (B, C) of two images or more, and take a step by those that count."""
-        with torch.enable_grad(), statistics.by_batch(self._model, self._norms):
-            logits = self._predict(images)
+        with torch.enable_grad():
+            logits = self._logits(images)
             unsure = entropy(logits)  # B
             margin = self._params.margin or MARGIN * math.log(logits.shape[1])
             counts = self._choose(unsure.detach(), logits.detach().softmax(dim=1), margin)
@@ -97,40 +90,27 @@ class EATA:
         """Return beta times the sum of F (theta - theta^0)^2."""
         terms = (
             (fisher * (weight - began).square()).sum()
-            for fisher, weight, began in zip(self._fisher, self._tuned, self._began, strict=bool(self._fisher))
+            for fisher, weight, began in zip(self.fisher, self._tuned, self._began, strict=False)
         )
         return self._params.fisher_alpha * sum(terms)
 
+    def _fisher_values(self, batches: Iterable[Tensor]) -> list[Tensor]:
+        r"""Return how much predictions of batches b of images (B, 3, H, W) depend on each scale and shift.
 
-def fisher_values(
-    model: nn.Module, norms: Sequence[_BatchNorm], predict: Callable[[Tensor], Tensor], batches: Iterable[Tensor]
-) -> list[Tensor]:
-    r"""Return how much predictions depend on each scale and shift.
-
-    .. math:: F=\frac1B\sum_b\Big(\nabla_\theta\frac1{|b|}\sum_{i\in b}\mathrm{CE}(l_i,\arg\max_k l_{ik})\Big)^2
-
-    Args:
-        model: The network, whose scales and shifts take gradients.
-        norms: Its BatchNorm layers that adapt; each normalises by the batch.
-        predict: Logits (B, C) of images.
-        batches: b, images (B, 3, H, W).
-
-    Returns:
-        One tensor for each weight, in the order of the layers.
-    """
-    tuned = [weight for norm in norms for weight in norm.parameters()]
-    sums = [torch.zeros_like(weight) for weight in tuned]
-    number = 0
-    for x in batches:
-        with torch.enable_grad(), statistics.by_batch(model, norms):
-            logits = predict(x)
-            loss = F.cross_entropy(logits, logits.detach().argmax(dim=1))
-            slopes = torch.autograd.grad(loss, tuned, allow_unused=True)
-        for total, slope in zip(sums, slopes, strict=True):
-            if slope is not None:
-                total += slope.square()
-        number += 1
-    return [total / max(number, 1) for total in sums]
+        .. math:: F=\frac1B\sum_b\Big(\nabla_\theta\frac1{|b|}\sum_{i\in b}\mathrm{CE}(l_i,\arg\max_k l_{ik})\Big)^2
+        """
+        sums = [torch.zeros_like(weight) for weight in self._tuned]
+        number = 0
+        for x in batches:
+            with torch.enable_grad():
+                logits = self._logits(x)
+                loss = F.cross_entropy(logits, logits.detach().argmax(dim=1))
+                slopes = torch.autograd.grad(loss, self._tuned, allow_unused=True)
+            for total, slope in zip(sums, slopes, strict=True):
+                if slope is not None:
+                    total += slope.square()
+            number += 1
+        return [total / max(number, 1) for total in sums]
 
 
 class EATAAdaptation(Stream[EATAParams]):
@@ -141,11 +121,11 @@ class EATAAdaptation(Stream[EATAParams]):
     tunes_encoder = True
     uses_training_images = True
 
-    def predictor(self, client: LocalTrainer, own: Predictor) -> Predictor:
+    def predictor(self, client: LocalTrainer) -> Predictor:
         """Return EATA on the client's model; a node with one image has nothing to take Fisher values of."""
         held = client.drawn("eata-fisher", self.params.fisher_samples)
         clean = None
         if self.params.fisher_alpha > 0 and len(held) >= LEAST:
             clean = (x for x, _ in client.plain_batches(held, LEAST, self.params.batch_size))
         with client.of_own_images():
-            return EATA(client.model, own, self.params, clean)
+            return EATA(client.model, client.predict, self.params, clean)

@@ -38,8 +38,7 @@ class ContrastAdaptation(Adaptation[ContrastParams]):
 
     def check(self, images: ImageConfig) -> None:
         """Refuse a contrast of two views that are the same image."""
-        views = self.params.views(images)
-        if not (views.crop_padding or views.flip or views.draws_real_values):
+        if not self.params.views(images).augmentations:
             raise ConfigError(
                 "adapt.name=fedicon contrasts two augmented views of each image, but no augmentation is on: set "
                 "crop_padding, flip, resized_crop, jitter or grayscale under adapt (for the views alone) or images"

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedshift_clients.adapt.base import Adaptation, Places
 from fedshift_clients.adapt.params import FinetuneParams
+from fedshift_clients.training.arrays import cloned, put
 from fedshift_clients.training.trainer import LocalTrainer
 
 
@@ -40,8 +41,7 @@ class Finetune(Adaptation[FinetuneParams]):
         state = client.model.state_dict()
         if self._tuned is None:
             client.train_ahead(self.params.epochs)
-            self._tuned = {name: tensor.clone() for name, tensor in state.items()}
+            self._tuned = cloned(state)
         else:
-            for name, tensor in self._tuned.items():
-                state[name].copy_(tensor)
+            put(state, self._tuned)
         yield np.arange(len(images))

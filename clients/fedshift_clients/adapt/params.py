@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from fedshift_clients.training.settings import Crop, ImageConfig, Jitter, Padding
+from fedshift_clients.training.settings import AUGMENTATION, Crop, ImageConfig, Jitter, Padding
 from fedshift_core.params import BatchSize, Fraction, Params, Probability, Rounds, Share
 
 
@@ -72,9 +72,6 @@ class FinetuneParams(Params):
     """Local epochs before a test; null: `train.epochs`."""
 
 
-OF_VIEWS = ("crop_padding", "flip", "resized_crop", "jitter", "jitter_p", "grayscale")  # of the section images
-
-
 class ContrastParams(Params):
     """Parameters of the adaptation; the paper gives none of them."""
 
@@ -109,8 +106,7 @@ class ContrastParams(Params):
 
     def views(self, images: ImageConfig) -> ImageConfig:
         """Return how the two views are made, from how training images are augmented."""
-        own = {name: value for name in OF_VIEWS if (value := getattr(self, name)) is not None}
-        return images.model_copy(update=own)
+        return images.model_copy(update=self.model_dump(include={*AUGMENTATION, "jitter_p"}, exclude_none=True))
 
     @model_validator(mode="after")
     def _online_sees_a_batch_once(self) -> "ContrastParams":

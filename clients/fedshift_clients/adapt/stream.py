@@ -63,13 +63,8 @@ class Stream(Adaptation[StreamP]):
         """Forget the tuned copy of other weights."""
         self._finetune.received(client)
 
-    def predictor(self, client: LocalTrainer, own: Predictor) -> Predictor:
-        """Return what predicts batch after batch and adapts by each, at its beginning.
-
-        Args:
-            client: Its model may be changed.
-            own: How the method classifies images (B, 3, H, W): logits (B, C).
-        """
+    def predictor(self, client: LocalTrainer) -> Predictor:
+        """Return what predicts batch after batch and adapts by each, at its beginning; it may change the model."""
         raise NotImplementedError
 
     def adapt(self, client: LocalTrainer, images: NDArray[np.uint8]) -> Iterator[Places]:
@@ -81,7 +76,7 @@ class Stream(Adaptation[StreamP]):
         if self.of_batchnorm and len(images) < LEAST:  # nothing to adapt by
             run: Predictor = torch.no_grad()(client.predict)
         else:
-            run = self.predictor(client, client.predict)
+            run = self.predictor(client)
         client.start_pass()  # Fisher values, too, are of a pass over images
         order = np.arange(len(images))
         if self.params.order == "shuffled":

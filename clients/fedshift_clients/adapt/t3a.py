@@ -28,66 +28,46 @@ from fedshift_core.errors import ConfigError
 
 
 class T3A:
-    """Predicts batch after batch, and lets each adjust the classifier.
+    """Predicts images (B, 3, H, W) batch after batch, and lets each adjust the classifier.
 
     Args:
-        classifier: Its linear layer, of weights (C, E); it is not changed.
+        classifier: The network's linear layer, of weights (C, E); it is not changed, and what is before it stays.
+        encode: Features (B, D) and logits (B, C) of images.
+        classify: Their logits without adjustment, where these are others.
         supports: M, or None for all.
     """
 
-    def __init__(self, classifier: nn.Linear, supports: int | None = 50) -> None:
+    def __init__(
+        self,
+        classifier: nn.Linear,
+        encode: Callable[[Tensor], tuple[Tensor, Tensor]],
+        classify: Predictor | None = None,
+        supports: int | None = 50,
+    ) -> None:
         rows = classifier.weight.detach().float()
         bias = None if classifier.bias is None else classifier.bias.detach().float()
         logits = F.linear(rows, rows, bias)
-        self._most, self._classes = supports, len(rows)
+        self._classifier, self._encode, self._classify, self._most = classifier, encode, classify, supports
         self._supports, self._labels, self._entropies = rows, logits.argmax(dim=1), entropy(logits)
 
-    def __call__(self, features: Tensor, logits: Tensor) -> Tensor:
-        """Return the adjusted logits (B, C).
-
-        Args:
-            features: What the linear layer is given, (B, E).
-            logits: How the batch is classified without adjustment, (B, C).
-        """
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the adjusted logits (B, C)."""
+        features, logits = self._encode(x)
+        if self._classify is not None:
+            logits = self._classify(x)
+        features, classes = before_last(self._classifier, features), logits.shape[1]
         self._supports = torch.cat((self._supports, features))
         self._labels = torch.cat((self._labels, logits.argmax(dim=1)))
         self._entropies = torch.cat((self._entropies, entropy(logits)))
         if self._most is not None:
-            self._keep_surest(self._most)
-        sums = features.new_zeros(self._classes, features.shape[1])
+            order = torch.argsort(self._entropies, stable=True)
+            surest = torch.cat([order[self._labels[order] == k][: self._most] for k in range(classes)])
+            self._supports, self._labels = self._supports[surest], self._labels[surest]
+            self._entropies = self._entropies[surest]
+        sums = features.new_zeros(classes, features.shape[1])
         sums.index_add_(0, self._labels, F.normalize(self._supports, dim=1))
         return features @ F.normalize(sums, dim=1).T
-
-    def _keep_surest(self, most: int) -> None:
-        order = torch.argsort(self._entropies, stable=True)
-        kept = torch.cat([order[self._labels[order] == k][:most] for k in range(self._classes)])
-        self._supports, self._labels, self._entropies = (
-            column[kept] for column in (self._supports, self._labels, self._entropies)
-        )
-
-
-def adjusting(
-    classifier: nn.Linear,
-    encode: Callable[[Tensor], tuple[Tensor, Tensor]],
-    classify: Predictor | None = None,
-    supports: int | None = 50,
-) -> Predictor:
-    """Return what predicts images (B, 3, H, W) batch after batch, adjusted by each.
-
-    Args:
-        classifier: Of the network; what it has before its linear layer stays.
-        encode: Features (B, D) and logits (B, C) of images.
-        classify: Their logits, where these are others.
-        supports: M, or None for all.
-    """
-    adjusted = T3A(classifier, supports)
-
-    @torch.no_grad()
-    def run(x: Tensor) -> Tensor:
-        features, logits = encode(x)
-        return adjusted(before_last(classifier, features), logits if classify is None else classify(x))
-
-    return run
 
 
 class T3AAdaptation(Stream[T3AParams]):
@@ -105,8 +85,7 @@ class T3AAdaptation(Stream[T3AParams]):
                 f"adapt.name=t3a adjusts a linear classifier; that of the network {config.name} is {kind}"
             )
 
-    def predictor(self, client: LocalTrainer, own: Predictor) -> Predictor:
+    def predictor(self, client: LocalTrainer) -> Predictor:
         """Return T3A on the client's encoder and classifier."""
-        classify = None if type(client).predict is LocalTrainer.predict else client.as_scored(own)
-        encode = client.as_scored(client.forward)
-        return adjusting(client.model.classifier, encode, classify, self.params.supports)
+        classify = None if type(client).predict is LocalTrainer.predict else client.as_scored(client.predict)
+        return T3A(client.model.classifier, client.as_scored(client.forward), classify, self.params.supports)

@@ -17,42 +17,26 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedshift_clients.adapt.batchnorm import adaptable, entropy
+from fedshift_clients.adapt.batchnorm import BatchNormTuning, entropy
 from fedshift_clients.adapt.params import TentParams
 from fedshift_clients.adapt.stream import Predictor, Stream
-from fedshift_clients.training import optimizers, statistics
+from fedshift_clients.training import optimizers
 from fedshift_clients.training.trainer import LocalTrainer
 
 
-class Tent:
-    """Predicts batch after batch, and adapts the model to each.
+class Tent(BatchNormTuning):
+    """Predicts batch after batch, and adapts the model to each; arguments as of its base, and its parameters."""
 
-    Args:
-        model: What holds the BatchNorm layers. It is changed: put it back, or make it anew, for a fresh start.
-        predict: Its logits (B, C) of images, with gradients to its weights.
-        lr: Adam's learning rate.
-        steps: How many it takes by each batch.
-
-    Raises:
-        ConfigError: If there is no BatchNorm with scale and shift, or all of it is frozen.
-    """
-
-    def __init__(
-        self, model: nn.Module, predict: Callable[[Tensor], Tensor], lr: float = TentParams().lr, steps: int = 1
-    ) -> None:
-        self._norms = adaptable(model, "tent")
-        tuned = [weight for norm in self._norms for weight in norm.parameters()]
-        model.eval().requires_grad_(False)
-        for weight in tuned:
-            weight.requires_grad_(True)
-        self._model, self._predict, self._steps = model, predict, steps
-        self._optimizer = optimizers.adam(tuned, lr=lr)
+    def __init__(self, model: nn.Module, predict: Callable[[Tensor], Tensor], params: TentParams | None = None) -> None:
+        super().__init__(model, predict, "tent")
+        self._params = params or TentParams()
+        self._optimizer = optimizers.adam(self._tuned, lr=self._params.lr)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the logits (B, C) of two images or more, and take a step by them."""
-        for _ in range(self._steps):
-            with torch.enable_grad(), statistics.by_batch(self._model, self._norms):
-                logits = self._predict(images)
+        for _ in range(self._params.steps):
+            with torch.enable_grad():
+                logits = self._logits(images)
                 self._optimizer.zero_grad(set_to_none=True)
                 entropy(logits).mean().backward()  # type: ignore[no-untyped-call]
             self._optimizer.step()
@@ -66,6 +50,6 @@ class TentAdaptation(Stream[TentParams]):
     of_batchnorm = True
     tunes_encoder = True
 
-    def predictor(self, client: LocalTrainer, own: Predictor) -> Predictor:
+    def predictor(self, client: LocalTrainer) -> Predictor:
         """Return Tent on the client's model."""
-        return Tent(client.model, own, self.params.lr, self.params.steps)
+        return Tent(client.model, client.predict, self.params)

@@ -5,12 +5,10 @@ normalisation work on uint8 here; what needs real numbers (colours, stretching) 
 ``fedshift_clients.images.transforms``.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from fedshift_clients.images.transforms import transformed
 from fedshift_clients.training.settings import ImageConfig
 from fedshift_datasets.listing import IGNORED
 
@@ -26,12 +24,9 @@ class Pipeline:
         self, config: ImageConfig, device: torch.device, layout: torch.memory_format = torch.channels_last
     ) -> None:
         self._config, self._layout = config, layout
-        self._scale, self._shift = affine(torch.tensor(config.mean), torch.tensor(config.std), device)
-        self._transforms: Any = None
-        if config.draws_real_values:
-            from fedshift_clients.images import transforms  # with torchvision, which takes a second to import
-
-            self._transforms = transforms.compose(config)
+        mean, std = torch.tensor(config.mean).double(), torch.tensor(config.std).double()
+        # scale * x + shift = (x / 255 - mean) / std, by channel
+        self._scale, self._shift = (1 / (255 * std)).float().to(device), (-mean / std).float().to(device)
 
     def plain(self, x: Tensor) -> Tensor:
         """Normalise images (B, H, W, 3), uint8, without augmentation, into (B, 3, H, W), float32."""
@@ -56,39 +51,36 @@ class Pipeline:
         Returns:
             Images (B, 3, H, W), float32, and the targets.
         """
-        moves = draw_moves(len(x), self._config, rng)
-        x, y = moves.apply_to(x), moves.of_targets(y)
-        if self._transforms is None:
+        moves = Moves(len(x), self._config, rng)
+        x = moves.apply_to(x)
+        if y.ndim > 1:
+            y = moves.apply_to(y[..., None], IGNORED)[..., 0]
+        if not self._config.draws_real_values:
             return self.plain(x), y
         # Colours are blended per channel, which is fast where each channel is one block of memory.
         real = x.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format).div_(255.0)
-        from torchvision.tv_tensors import Mask  # type: ignore[import-untyped]  # as the transforms, not before
-
-        targets = y if y.ndim == 1 else Mask(y)  # so marked, they are stretched without mixing values
-        real, y, _ = self._transforms(real, targets, rng)
+        real, y = transformed(real, y, self._config, rng)
         real.mul_(255.0 * self._scale[:, None, None]).add_(self._shift[:, None, None])
         return real.contiguous(memory_format=self._layout), y
 
 
-@dataclass(frozen=True)
 class Moves:
-    """Which window of each padded image is taken, and which images are mirrored.
+    """Which window of each padded image is taken, and which images are mirrored; nothing is drawn for what is off.
 
-    Attributes:
-        padding: Zeros on each side, in pixels.
-        corner: Top and left of each window (2, B), int64, on the CPU.
-        flip: Whether the window is mirrored left to right (B,), bool, on the CPU.
+    Args:
+        number: B, of the images.
+        config: Says how.
+        rng: CPU generator of the draws.
     """
 
-    padding: int
-    corner: Tensor
-    flip: Tensor
-
-    def of_targets(self, y: Tensor) -> Tensor:
-        """Return targets of pixels (B, H, W), uint8, moved as their images are; labels (B,) stay as they are."""
-        if y.ndim == 1:
-            return y
-        return self.apply_to(y[..., None], IGNORED)[..., 0]
+    def __init__(self, number: int, config: ImageConfig, rng: torch.Generator) -> None:
+        self._padding = p = config.crop_padding
+        self._corner = torch.zeros(2, number, dtype=torch.int64)  # top and left of each window
+        if p > 0:
+            self._corner = torch.randint(0, 2 * p + 1, (2, number), generator=rng)
+        self._flip = torch.zeros(number, dtype=torch.bool)  # the window is mirrored left to right
+        if config.flip:
+            self._flip = torch.rand(number, generator=rng) < 0.5
 
     def apply_to(self, x: Tensor, value: int = 0) -> Tensor:
         """Return the windows (B, H, W, 3) of images of that shape, uint8; ``x`` itself if nothing moves.
@@ -97,33 +89,19 @@ class Moves:
             x: Images (B, H, W, 3), or masks (B, H, W, 1), uint8.
             value: What borders are filled with.
         """
-        flipped = torch.nonzero(self.flip).flatten()
-        if self.padding == 0 and len(flipped) == 0:
+        flipped = torch.nonzero(self._flip).flatten()
+        if self._padding == 0 and len(flipped) == 0:
             return x
-        (b, h, w, channels), p = x.shape, self.padding
+        (b, h, w, channels), p = x.shape, self._padding
         # All images, then the mirrored ones again: a flipped window is a window of the mirrored image.
         padded = x.new_full((b + len(flipped), h + 2 * p, w + 2 * p, channels), value)
         padded[:b, p : p + h, p : p + w] = x
         padded[b:, p : p + h, p : p + w] = x.index_select(0, flipped.to(x.device)).flip(2)
         image = torch.arange(b)
         image[flipped] = torch.arange(b, len(padded))
-        top, left = self.corner
-        left = torch.where(self.flip, 2 * p - left, left)
+        top, left = self._corner
+        left = torch.where(self._flip, 2 * p - left, left)
         # Where each row of each window starts if all pixels stand in one line: B x H.
         starts = ((image * (h + 2 * p) + top)[:, None] + torch.arange(h)) * (w + 2 * p) + left[:, None]
         rows = padded.view(-1).unfold(0, channels * w, channels)  # a view of every run of w pixels
         return rows.index_select(0, starts.view(-1).to(x.device)).view(x.shape)
-
-
-def draw_moves(b: int, config: ImageConfig, rng: torch.Generator) -> Moves:
-    """Draw the random crop and flip of ``b`` images; nothing is drawn for what is off."""
-    p = config.crop_padding
-    corner = torch.randint(0, 2 * p + 1, (2, b), generator=rng) if p > 0 else torch.zeros(2, b, dtype=torch.int64)
-    flip = torch.rand(b, generator=rng) < 0.5 if config.flip else torch.zeros(b, dtype=torch.bool)
-    return Moves(p, corner, flip)
-
-
-def affine(mean: Tensor, std: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return scale and shift, (3,) each, float32. They satisfy scale * x + shift = (x / 255 - mean) / std."""
-    mean, std = mean.double(), std.double()
-    return (1 / (255 * std)).float().to(device), (-mean / std).float().to(device)

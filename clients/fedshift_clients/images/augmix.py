@@ -1,16 +1,10 @@
 """AugMix [Hendrycks et al., 2020] on batches, by torchvision, with draws from a seed of the run."""
 
-import functools
 from typing import cast
 
 import torch
 from torch import Tensor
 from torchvision.transforms import v2  # type: ignore[import-untyped]
-
-
-@functools.cache
-def _transform() -> v2.AugMix:
-    return v2.AugMix()
 
 
 def augmix(x: Tensor, seed: int) -> Tensor:
@@ -28,4 +22,4 @@ def augmix(x: Tensor, seed: int) -> Tensor:
     """
     with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
         torch.manual_seed(seed)
-        return cast(Tensor, _transform()(x))
+        return cast(Tensor, v2.AugMix()(x))

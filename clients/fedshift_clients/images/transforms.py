@@ -1,173 +1,117 @@
-"""Transforms of torchvision's v2 with one draw per image of the batch.
+"""Random changes of colours and of the window, with one draw per image of the batch.
 
 torchvision's own draw once per call, so that all images of a batch would share a window and a colour. These
-mean the same for each image and are called with a CPU generator, which they return with the images:
-``x, rng = transform(x, rng)``. ``v2.Compose`` chains them.
+mean the same for each image.
 
-Everywhere x are images (B, 3, H, W), float32 in [0, 1]; results are new tensors.
+Everywhere x are images (B, 3, H, W), float32 in [0, 1]; results are new tensors. What is drawn is on the CPU, always as
+many random numbers.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torchvision.transforms import v2  # type: ignore[import-untyped]
-from torchvision.tv_tensors import Mask  # type: ignore[import-untyped]
 
-from fedshift_clients.training.settings import ImageConfig
+from fedshift_clients.training.settings import ImageConfig, Jitter
 
-#: What a transform drew for a batch, by name; the first dimension is B, on the CPU.
-Draws = dict[str, Tensor]
+TRIES = 10  # windows that are drawn for an image; where none fits, it is the whole image
 
 
-def compose(config: ImageConfig) -> v2.Compose:
-    """Return the configured transforms as one; at least one must be configured."""
-    chain: list[PerSample] = []
+def transformed(x: Tensor, y: Tensor, config: ImageConfig, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return images and targets after what a configuration turns on of these changes, in their order.
+
+    Args:
+        x: Images.
+        y: Labels (B,), which stay as they are, or those of pixels (B, H, W), uint8, which move with their images.
+        config: Says what is on.
+        rng: CPU generator of the draws.
+    """
     if config.resized_crop is not None:
-        chain.append(RandomResizedCrop(config.resized_crop))
+        windows = draw_windows(x.shape, config.resized_crop, rng)
+        x = stretched(x, windows)
+        if y.ndim > 1:  # a pixel has the value of the nearest one, so that no classes are mixed
+            y = stretched(y[:, None].float(), windows, "nearest")[:, 0].to(y.dtype)
     if any(config.jitter):
-        chain.append(ColorJitter(*config.jitter, p=config.jitter_p))
+        x = jittered(x, config.jitter, config.jitter_p, rng)
     if config.grayscale > 0:
-        chain.append(RandomGrayscale(config.grayscale))
-    return v2.Compose(chain)
+        x = grayscaled(x, config.grayscale, rng)
+    return x, y
 
 
-class PerSample(v2.Transform):  # type: ignore[misc]
-    """A transform that draws for each image of a batch; subclasses say what (``draw``) and apply it."""
-
-    # The generator is listed too, so that make_params gets to see it.
-    _transformed_types = (Tensor, torch.Generator)
-
-    def draw(self, shape: torch.Size, rng: torch.Generator) -> Draws:
-        """Draw for images of a shape (B, 3, H, W), always the same number of random numbers."""
-        raise NotImplementedError
-
-    def apply_to(self, x: Tensor, draws: Draws) -> Tensor:
-        """Return the transformed images."""
-        raise NotImplementedError
-
-    def apply_to_targets(self, targets: Tensor, draws: Draws) -> Tensor:
-        """Return targets (B, H, W), uint8, moved as their images are; colours leave them as they are."""
-        return targets
-
-    def make_params(self, flat_inputs: list[Any]) -> Draws:
-        """Draw, when v2 asks for it."""
-        x, *_, rng = flat_inputs
-        return self.draw(x.shape, rng)
-
-    def transform(self, inpt: Any, params: Draws) -> Any:
-        """Transform the images and their targets, if any, and pass the generator on, when v2 asks for it."""
-        if isinstance(inpt, Mask):
-            return Mask(self.apply_to_targets(inpt.as_subclass(Tensor), params))
-        return self.apply_to(inpt, params) if isinstance(inpt, Tensor) else inpt
-
-
-class RandomResizedCrop(PerSample):
-    """Stretch a random window to the size of the image, bilinearly.
+def draw_windows(
+    shape: torch.Size, scale: tuple[float, float], rng: torch.Generator, ratio: tuple[float, float] = (3 / 4, 4 / 3)
+) -> Tensor:
+    """Draw a window of each image: top, left, height and width in pixels, float64 (4, B).
 
     Args:
+        shape: Of the images, (B, 3, H, W).
         scale: Area of the window as a share of the image, from and to, at most 1.
+        rng: CPU generator.
         ratio: Width by height of the window, from and to, uniform in its logarithm.
-        tries: A window that does not fit is drawn anew, so often at most; then it is the whole image.
     """
-
-    def __init__(
-        self, scale: tuple[float, float], ratio: tuple[float, float] = (3 / 4, 4 / 3), tries: int = 10
-    ) -> None:
-        super().__init__()
-        self.scale = scale
-        self.ratio = ratio
-        self.tries = tries
-
-    def draw(self, shape: torch.Size, rng: torch.Generator) -> Draws:
-        """Draw ``top``, ``left``, ``height`` and ``width`` of each window, in pixels, float64 (B,)."""
-        b, _, h, w = shape
-        u = torch.rand(2, self.tries, b, generator=rng, dtype=torch.float64)
-        area = h * w * _between(self.scale, u[0])  # tries x B
-        ratio = _between((math.log(self.ratio[0]), math.log(self.ratio[1])), u[1]).exp()
-        size = torch.stack(((area / ratio).sqrt(), (area * ratio).sqrt())).round()  # 2 x tries x B
-        image = torch.tensor([h, w], dtype=torch.float64).view(2, 1, 1)
-        fits = ((size >= 1) & (size <= image)).all(dim=0)
-        size = torch.cat((size, image.expand(2, 1, b)), dim=1)
-        first = torch.cat((fits, fits.new_ones(1, b))).int().argmax(dim=0)  # B; argmax finds the first True
-        height, width = size[:, first, torch.arange(b)]
-        place = torch.rand(2, b, generator=rng, dtype=torch.float64)
-        top, left = (place[0] * (h - height + 1)).floor(), (place[1] * (w - width + 1)).floor()
-        return {"top": top, "left": left, "height": height, "width": width}
-
-    def apply_to_targets(self, targets: Tensor, draws: Draws) -> Tensor:
-        """Cut and stretch each window; a pixel has the value of the nearest one, so that no classes are mixed."""
-        return self._stretched(targets[:, None].float(), draws, "nearest")[:, 0].to(targets.dtype)
-
-    def apply_to(self, x: Tensor, draws: Draws) -> Tensor:
-        """Cut and stretch each window."""
-        return self._stretched(x, draws, "bilinear")
-
-    @staticmethod
-    def _stretched(x: Tensor, draws: Draws, mode: str) -> Tensor:
-        b, _, h, w = x.shape
-        rows = _sources(draws["top"], draws["height"], h).to(x)  # B x H
-        columns = _sources(draws["left"], draws["width"], w).to(x)  # B x W
-        grid = torch.stack((columns[:, None, :].expand(b, h, w), rows[:, :, None].expand(b, h, w)), dim=3)
-        return F.grid_sample(x, grid, mode=mode, padding_mode="border", align_corners=False)
+    b, _, h, w = shape
+    u = torch.rand(2, TRIES, b, generator=rng, dtype=torch.float64)
+    area = h * w * _between(scale, u[0])  # tries x B
+    ratios = _between((math.log(ratio[0]), math.log(ratio[1])), u[1]).exp()
+    size = torch.stack(((area / ratios).sqrt(), (area * ratios).sqrt())).round()  # 2 x tries x B
+    image = torch.tensor([h, w], dtype=torch.float64).view(2, 1, 1)
+    fits = ((size >= 1) & (size <= image)).all(dim=0)
+    size = torch.cat((size, image.expand(2, 1, b)), dim=1)
+    first = torch.cat((fits, fits.new_ones(1, b))).int().argmax(dim=0)  # B; argmax finds the first True
+    size = size[:, first, torch.arange(b)]  # 2 x B
+    place = torch.rand(2, b, generator=rng, dtype=torch.float64)
+    return torch.cat(((place * (image[:, 0] - size + 1)).floor(), size))
 
 
-class ColorJitter(PerSample):
-    """Change brightness, contrast, saturation and hue, in an order that is random for each image.
+def stretched(x: Tensor, windows: Tensor, mode: str = "bilinear") -> Tensor:
+    """Stretch the windows (4, B) of :func:`draw_windows` to the size of the images."""
+    b, _, h, w = x.shape
+    top, left, height, width = windows
+    rows = _sources(top, height, h).to(x)  # B x H
+    columns = _sources(left, width, w).to(x)  # B x W
+    grid = torch.stack((columns[:, None, :].expand(b, h, w), rows[:, :, None].expand(b, h, w)), dim=3)
+    return F.grid_sample(x, grid, mode=mode, padding_mode="border", align_corners=False)
+
+
+def draw_jitter(number: int, strengths: Jitter, p: float, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw which of so many images change, (B,), with which factors, and in which order of ADJUSTMENTS, (B, 4).
 
     Args:
-        brightness: Factors are uniform in 1 - brightness .. 1 + brightness, not below 0; 0 is off.
-        contrast: Likewise.
-        saturation: Likewise.
-        hue: Turns are uniform in -hue .. hue of the colour circle, at most 0.5; 0 is off.
+        number: B.
+        strengths: Of brightness, contrast and saturation, whose factors are uniform in 1 - strength .. 1 + strength,
+            not below 0; of hue, whose turns are uniform in -strength .. strength of the colour circle, at most 0.5.
         p: Probability that an image is changed at all.
+        rng: CPU generator.
     """
+    *others, hue = strengths
+    ranges = [(max(0.0, 1.0 - s), 1.0 + s) for s in others] + [(-hue, hue)]
+    low, high = torch.tensor(ranges).unbind(dim=1)
+    chosen = torch.rand(number, generator=rng) < p
+    factors = torch.lerp(low, high, torch.rand(number, 4, generator=rng))
+    order = torch.rand(number, 4, generator=rng).argsort(dim=1, stable=True)
+    return chosen, factors, order
 
-    def __init__(self, brightness: float, contrast: float, saturation: float, hue: float, p: float) -> None:
-        super().__init__()
-        ranges = [(max(0.0, 1.0 - s), 1.0 + s) for s in (brightness, contrast, saturation)] + [(-hue, hue)]
-        self.low, self.high = torch.tensor(ranges).unbind(dim=1)
-        self.active = [i for i, (low, high) in enumerate(ranges) if low < high]
-        self.p = p
 
-    def draw(self, shape: torch.Size, rng: torch.Generator) -> Draws:
-        """Draw which images change (``chosen``, (B,)), ``factors`` (B, 4) and ``order`` (B, 4) of ADJUSTMENTS."""
-        b = shape[0]
-        chosen = torch.rand(b, generator=rng) < self.p
-        factors = torch.lerp(self.low, self.high, torch.rand(b, 4, generator=rng))
-        order = torch.rand(b, 4, generator=rng).argsort(dim=1, stable=True)
-        return {"chosen": chosen, "factors": factors, "order": order}
-
-    def apply_to(self, x: Tensor, draws: Draws) -> Tensor:
-        """Adjust the chosen images, each in its order."""
-        x = x.clone()
-        for now in draws["order"].unbind(dim=1):
-            for i in self.active:
-                samples = torch.nonzero(draws["chosen"] & (now == i)).flatten()
-                factor = draws["factors"][samples, i].view(-1, 1, 1, 1).to(x.device)
+def jittered(x: Tensor, strengths: Jitter, p: float, rng: torch.Generator) -> Tensor:
+    """Change brightness, contrast, saturation and hue, as :func:`draw_jitter` draws; a strength of 0 is off."""
+    chosen, factors, order = draw_jitter(len(x), strengths, p, rng)
+    x = x.clone()
+    for now in order.unbind(dim=1):
+        for i, adjust in enumerate(ADJUSTMENTS):
+            if strengths[i] > 0:
+                samples = torch.nonzero(chosen & (now == i)).flatten()
+                factor = factors[samples, i].view(-1, 1, 1, 1).to(x.device)
                 at = samples.to(x.device)
-                x.index_copy_(0, at, ADJUSTMENTS[i](x.index_select(0, at), factor))
-        return x
+                x.index_copy_(0, at, adjust(x.index_select(0, at), factor))
+    return x
 
 
-class RandomGrayscale(PerSample):
-    """Take the colour out of an image with probability p."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def draw(self, shape: torch.Size, rng: torch.Generator) -> Draws:
-        """Draw which images change (``chosen``, (B,))."""
-        return {"chosen": torch.rand(shape[0], generator=rng) < self.p}
-
-    def apply_to(self, x: Tensor, draws: Draws) -> Tensor:
-        """Set the three channels of the chosen images to their gray value."""
-        at = torch.nonzero(draws["chosen"]).flatten().to(x.device)
-        return x.index_copy(0, at, gray(x.index_select(0, at)).expand(-1, 3, -1, -1))
+def grayscaled(x: Tensor, p: float, rng: torch.Generator) -> Tensor:
+    """Set the three channels of an image to its gray value with probability p."""
+    at = torch.nonzero(torch.rand(len(x), generator=rng) < p).flatten().to(x.device)
+    return x.index_copy(0, at, gray(x.index_select(0, at)).expand(-1, 3, -1, -1))
 
 
 def gray(x: Tensor) -> Tensor:

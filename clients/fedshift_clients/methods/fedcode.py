@@ -240,7 +240,7 @@ class FedCodeClient(DomainClient[FedCodeParams]):
     def start_epoch(self, epoch: int) -> None:
         """Forget the features of the epoch before (``proto_source = last_epoch``)."""
         width, device = self.model.feature_dim, self.setup.device
-        self._seen = EpochMeans(self.model.num_classes, width, device)
+        self._seen = EpochMeans(self.model.num_classes, device)
         self._style_sum = torch.zeros(width, device=device)
 
     def own_terms(self, features: Tensor, batch: Batch) -> Terms:

@@ -129,14 +129,12 @@ def library_of(name: str) -> str:
 
 def is_given(name: str) -> bool:
     """Return whether a network stands for features of a file."""
-    family = family_of(name)
-    return family is not None and family.prefix == GIVEN
+    return name.startswith(f"{GIVEN}:")
 
 
 def has_decoder(name: str) -> bool:
     """Return whether a network gives a class of each pixel."""
-    family = family_of(name)
-    return family is not None and family.prefix == UNET
+    return name.startswith(f"{UNET}:")
 
 
 def unknown(name: str, library: str, near: list[str]) -> ConfigError:

@@ -8,6 +8,7 @@
 """
 
 from functools import partial
+from itertools import pairwise
 
 from torch import nn
 
@@ -25,7 +26,7 @@ def _two_layers(norms: bool, num_classes: int, size: int) -> SplitModel:
 def _wide_cnn(widths: tuple[int, ...], num_classes: int, size: int) -> SplitModel:
     """Build FedSeProto's network: convolutions of the given widths, each halving the map, and FC to 512."""
     layers: list[nn.Module] = []
-    for width_in, width in zip((3, *widths), widths, strict=False):
+    for width_in, width in pairwise((3, *widths)):
         layers += [nn.Conv2d(width_in, width, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
     side = 32 >> len(widths)
     layers += [nn.Flatten(), nn.Linear(widths[-1] * side * side, 512), nn.ReLU()]

@@ -25,12 +25,12 @@ TIMM = "timm.layers"
 Pair = tuple[int, int]
 
 
-class _Depthwise(torch.autograd.Function):
-    """``F.conv2d`` of one kernel a channel, with these gradients."""
+class Depthwise(torch.autograd.Function):
+    """``F.conv2d`` of one kernel a channel on a CPU, with these gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
-        """Convolve maps (B, C, H, W) with kernels (C, 1, I, J)."""
+        """Convolve maps (B, C, H, W) with kernels (C, 1, I, J), I and J at least 3; zeros are before and after."""
         ctx.save_for_backward(x, weight)
         ctx.stride, ctx.padding = stride, padding
         return F.conv2d(x, weight, bias, stride, padding, groups=len(weight))
@@ -41,8 +41,12 @@ class _Depthwise(torch.autograd.Function):
         (g,) = gradients
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias, *_ = ctx.needs_input_grad
+        maps = None
+        if of_x:
+            dtype = x.dtype if ctx.stride == (1, 1) else torch.float32
+            maps = _native(g.to(dtype), x.to(dtype), weight.to(dtype), ctx.stride, ctx.padding).to(x.dtype)
         return (
-            _of_maps(g, x, weight, ctx.stride, ctx.padding) if of_x else None,
+            maps,
             _of_kernels(g, x, weight, ctx.stride, ctx.padding) if of_weight else None,
             g.sum((0, 2, 3)) if of_bias else None,
             None,
@@ -50,30 +54,10 @@ class _Depthwise(torch.autograd.Function):
         )
 
 
-def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
-    """Return what a depthwise convolution makes of maps.
-
-    Args:
-        x: (B, C, H, W), on a CPU.
-        weight: (C, 1, I, J), I and J at least 3.
-        bias: (C,), or None.
-        stride: Of rows and columns.
-        padding: Zeros before and after rows and columns.
-    """
-    return cast(Tensor, _Depthwise.apply(x, weight, bias, stride, padding))
-
-
-def _of_maps(g: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """Return the gradient of maps, (B, C, H, W)."""
-    if stride == (1, 1):
-        return _native(g, x, weight, stride, padding)[0]
-    return _native(g.float(), x.float(), weight.float(), stride, padding)[0].to(x.dtype)
-
-
 def _of_kernels(g: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
     """Return the gradient of kernels, (C, 1, I, J)."""
     if max(weight.shape[2:]) == FAST:
-        return _native(g, x, weight, stride, padding, of_kernels=True)[1]
+        return _native(g, x, weight, stride, padding, of_kernels=True)
     height, width = ((count - 1) * step + FAST for count, step in zip(g.shape[2:], stride, strict=True))
     layout = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
     padded = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
@@ -83,7 +67,7 @@ def _of_kernels(g: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pai
         row = []
         for j, new_columns in starts[1]:
             shifted = padded[:, :, i : i + height, j : j + width].contiguous(memory_format=layout)
-            found = _native(g, shifted, part, stride, (0, 0), of_kernels=True)[1]
+            found = _native(g, shifted, part, stride, (0, 0), of_kernels=True)
             row.append(found[:, :, FAST - new_rows :, FAST - new_columns :])
         rows.append(torch.cat(row, dim=3))
     return torch.cat(rows, dim=2)
@@ -95,26 +79,13 @@ def _starts(length: int) -> list[tuple[int, int]]:
     return [(start, FAST if number == 0 else start - starts[number - 1]) for number, start in enumerate(starts)]
 
 
-def _native(
-    g: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pair, *, of_kernels: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Return PyTorch's own gradients, of which only that of maps or that of kernels is computed."""
+def _native(g: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pair, *, of_kernels: bool = False) -> Tensor:
+    """Return PyTorch's own gradient of maps, or of kernels."""
     wanted = [not of_kernels, of_kernels, False]
     found = torch.ops.aten.convolution_backward(
         g, x, weight, None, stride, padding, (1, 1), False, (0, 0), len(weight), wanted
     )
-    return cast(tuple[Tensor, Tensor], found[:2])
-
-
-class QuickConv2d(nn.Conv2d):
-    """A depthwise convolution with these gradients where it trains in bfloat16 on a CPU; elsewhere PyTorch's own."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Convolve maps (B, C, H, W)."""
-        return _forward(self, x)
-
-
-QuickConv2d.__name__ = nn.Conv2d.__name__  # messages name layers by it
+    return cast(Tensor, found[1 if of_kernels else 0])
 
 
 def quicken(model: nn.Module) -> None:
@@ -127,8 +98,8 @@ def quicken(model: nn.Module) -> None:
 
 @functools.cache
 def quick(kind: Any) -> type[nn.Conv2d]:
-    """Return the class of layers of a kind that have these gradients."""
-    return QuickConv2d if kind is nn.Conv2d else type(kind.__name__, (kind,), {"forward": _forward})
+    """Return the class of layers of a kind that have these gradients; messages name layers by the kind."""
+    return type(kind.__name__, (kind,), {"forward": _forward})
 
 
 def unquicken(module: nn.Module) -> bool:
@@ -158,17 +129,14 @@ def _same() -> Any:
 
 
 def _forward(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """Convolve maps (B, C, H, W): with these gradients in training in bfloat16 on a CPU, elsewhere as PyTorch does."""
     plain = cast(type[nn.Conv2d], type(layer).__base__)
     trains = torch.is_grad_enabled() and (layer.weight.requires_grad or x.requires_grad)
-    if x.device.type != "cpu" or not trains or _dtype(x) != torch.bfloat16:
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype  # of a CPU's convolutions
+    if x.device.type != "cpu" or not trains or dtype != torch.bfloat16:
         return plain.forward(layer, x)
     weight, bias = layer.weight.bfloat16(), None if layer.bias is None else layer.bias.bfloat16()
     maps, stride, padding = x.bfloat16(), cast(Pair, layer.stride), cast(Pair, layer.padding)
     if plain is not nn.Conv2d:
         maps, padding = sys.modules[TIMM].pad_same(maps, layer.kernel_size, stride), (0, 0)
-    return conv2d(maps, weight, bias, stride, padding)
-
-
-def _dtype(x: Tensor) -> torch.dtype:
-    """Return in what a convolution of maps on a CPU computes."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+    return cast(Tensor, Depthwise.apply(maps, weight, bias, stride, padding))

@@ -28,9 +28,8 @@ def freeze(model: SplitModel, what: str, name: str) -> None:
     if what == "encoder":  # where a projection stays free, what belongs to no part of the encoder
         own = (*model.encoder.parameters(recurse=False), *model.encoder.buffers(recurse=False))
         tensors |= {id(tensor) for tensor in own}
-    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-    kept = {key for key, tensor in named if id(tensor) in tensors}
-    model.frozen = frozenset(kept & model.state_dict().keys())
+    state = model.state_dict(keep_vars=True)
+    model.frozen = frozenset(key for key, tensor in state.items() if id(tensor) in tensors)
     still: list[str] = []
     for path, module in model.named_modules():  # parents first, which take their children along
         if id(module) in inside and not any(path.startswith(f"{above}.") for above in still):

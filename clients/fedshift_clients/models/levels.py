@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -68,15 +68,12 @@ def level_features(levels: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
     features: list[Tensor] = []
     seen: dict[int, Tensor] = {}
 
-    def look(place: int) -> Any:
-        def hook(module: nn.Module, given: tuple[Tensor, ...]) -> None:
-            # Anew where the activation writes over what it is given; a layer that is used twice counts the last time.
-            seen[place] = pooled(given[0], torch.float32) if given[0].ndim == 4 else given[0].clone().float()
-            features[:] = [seen[at] for at in sorted(seen)]
+    def look(place: int, module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        # Anew where the activation writes over what it is given; a layer that is used twice counts the last time.
+        seen[place] = pooled(given[0], torch.float32) if given[0].ndim == 4 else given[0].clone().float()
+        features[:] = [seen[at] for at in sorted(seen)]
 
-        return hook
-
-    hooks = [level.register_forward_pre_hook(look(place)) for place, level in enumerate(levels)]
+    hooks = [level.register_forward_pre_hook(partial(look, place)) for place, level in enumerate(levels)]
     try:
         yield features
     finally:

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,11 @@ class LibraryEncoder(nn.Module):
         super().__init__()
         self.body = body
         self.name, self.head, self.aside = name, head, aside
+
+    @property
+    def own_name(self) -> str:
+        """The library's name of the network."""
+        return self.name.partition(":")[2]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (B, 3, H, W) to features (B, D)."""
@@ -136,12 +142,15 @@ def without_weights(make: Callable[[], nn.Module]) -> nn.Module:
             return make().eval()
 
 
-def passed(network: Callable[[Tensor], Tensor], size: int, like: nn.Module | None = None) -> Tensor:
-    """Pass two images of a size through a network on its own device, without gradients."""
-    module = like if like is not None else network
-    assert isinstance(module, nn.Module)
+def blank(network: nn.Module, size: int) -> Tensor:
+    """Return two images of zeros of a size on a network's own device."""
+    return torch.zeros(2, 3, size, size, device=next(network.parameters()).device)
+
+
+def passed(network: nn.Module, size: int) -> Any:
+    """Pass two images of a size through a network, without gradients."""
     with torch.no_grad():
-        return network(torch.zeros(2, 3, size, size, device=next(module.parameters()).device))
+        return network(blank(network, size))
 
 
 def has_batchnorm(network: nn.Module) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -208,9 +208,9 @@ def follows(norm: _BatchNorm) -> list[nn.Module]:
     """
     if type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm):
         return []
-    within = [getattr(norm, name, None) for name in ("drop", "act")]
+    within: list[Any] = [getattr(norm, name, None) for name in ("drop", "act")]
     if all(isinstance(module, nn.Module) for module in within):
-        return [module for module in within if isinstance(module, nn.Module) and type(module) is not nn.Identity]
+        return [module for module in within if type(module) is not nn.Identity]
     raise ConfigError(
         f"the network has a {type(norm).__name__}, in whose place nothing can be put; allowed are torch's own "
         "and those with drop and act as timm's BatchNormAct2d has them"

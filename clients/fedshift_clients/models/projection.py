@@ -10,17 +10,15 @@ PART = "projection"  # its name in the encoder
 
 
 class Projection(nn.Sequential):
-    """Maps features (B, D) to (B, E): a linear layer and ReLU."""
+    """Maps features (B, D) to (B, E): a linear layer and ReLU.
+
+    Attributes:
+        width_in: Width of what it is given (D).
+    """
 
     def __init__(self, width_in: int, width: int) -> None:
         super().__init__(nn.Linear(width_in, width), nn.ReLU())
-
-    @property
-    def width_in(self) -> int:
-        """Width of what it is given (D)."""
-        linear = self[0]
-        assert isinstance(linear, nn.Linear)
-        return linear.in_features
+        self.width_in = width_in
 
     @property
     def activation(self) -> nn.Module:
@@ -39,16 +37,13 @@ class Projected(_Encoder):
 
     Attributes:
         projection: Its last layer.
-        takes_features: It is given its own features (B, D) in place of images
-        (:mod:`fedshift_clients.models.shortcut`).
     """
 
     projection: Projection
-    takes_features: bool = False
 
     def forward(self, x: Any) -> Tensor:
         """Map images (B, 3, H, W) to features (B, E)."""
-        features: Tensor = self.projection(x if self.takes_features else self.unprojected(x))
+        features: Tensor = self.projection(self.unprojected(x))
         return features
 
     def unprojected(self, x: Any) -> Tensor:
@@ -89,7 +84,7 @@ def projection_of(encoder: nn.Module) -> Projection | None:
 def unprojected(encoder: nn.Module, x: Tensor) -> Tensor:
     """Map images (B, 3, H, W), or what is kept of them, to the features (B, D) that a projection is given."""
     if isinstance(encoder, Projected):
-        return x if encoder.takes_features else encoder.unprojected(x)
+        return encoder.unprojected(x)
     assert isinstance(encoder, nn.Sequential)
     features: Tensor = encoder[:-1](x)
     return features

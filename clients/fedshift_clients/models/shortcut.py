@@ -6,12 +6,13 @@ what is kept in the place of images, gets what the complete encoder makes of the
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.models.projection import Projected, projection_of
+from fedshift_clients.models.projection import projection_of, unprojected
 from fedshift_clients.models.stages import feature_stages, parts_of
 from fedshift_core.errors import ConfigError
 
@@ -55,14 +56,13 @@ class Shortcut:
         self.depth = depth
         self._model = model
         self._begin, self._parts = _beginning(model, depth)
-        inside = {id(tensor) for part in self._parts for tensor in (*part.parameters(), *part.buffers())}
+        inside = {id(tensor) for part, _ in self._parts for tensor in (*part.parameters(), *part.buffers())}
         projection = projection_of(model.encoder)
         if projection is not None:
             inside -= {id(tensor) for tensor in projection.parameters()}
         self.names = tuple(name for name, tensor in model.state_dict(keep_vars=True).items() if id(tensor) in inside)
         if open_names := sorted(set(self.names) - model.frozen):
             raise ConfigError(f"model.precompute=on: {open_names[0]} trains, but lies in what is computed once")
-        self._closed = False
         self._try(size)
 
     @torch.no_grad()
@@ -72,31 +72,21 @@ class Shortcut:
 
     def close(self) -> None:
         """Let the modules of the beginning pass on what they are given."""
-        self._closed = True
-        for part in self._parts:
-            if isinstance(part, Projected):
-                part.takes_features = True
-            else:
-                part.forward = _same
+        for part, method in self._parts:
+            vars(part)[method] = _same
+
+    def _open(self) -> None:
+        for part, method in self._parts:
+            vars(part).pop(method, None)
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Let the model take images for a while."""
-        closed = self._closed
+        """Let the model take images for a while; then it is closed."""
         self._open()
         try:
             yield
         finally:
-            if closed:
-                self.close()
-
-    def _open(self) -> None:
-        self._closed = False
-        for part in self._parts:
-            if isinstance(part, Projected):
-                part.takes_features = False
-            else:
-                part.__dict__.pop("forward", None)
+            self.close()
 
     def _try(self, size: int) -> None:
         model, mode = self._model, self._model.training
@@ -120,28 +110,19 @@ def _same(kept: Tensor) -> Tensor:
     return kept
 
 
-def _beginning(model: SplitModel, depth: str) -> tuple[Callable[[Tensor], Tensor], list[nn.Module]]:
-    """Return how the beginning is computed, and its modules that belong to the encoder."""
+def _beginning(model: SplitModel, depth: str) -> tuple[Callable[[Tensor], Tensor], list[tuple[nn.Module, str]]]:
+    """Return how the beginning is computed, and its modules that belong to the encoder, with the method of each."""
     encoder = model.encoder
     if depth == ENCODER:
-        projection = projection_of(encoder)
-        if projection is None:
-            return encoder, [encoder]
-        if isinstance(encoder, nn.Sequential):
-            return encoder[:-1], list(encoder)[:-1]
-        assert isinstance(encoder, Projected)
-        return encoder.unprojected, [encoder]
+        if projection_of(encoder) is None:
+            return encoder, [(encoder, "forward")]
+        in_row = isinstance(encoder, nn.Sequential)
+        parts = [(part, "forward") for part in list(encoder.children())[:-1]] if in_row else [(encoder, "unprojected")]
+        return partial(unprojected, encoder), parts
     stages = feature_stages(encoder)
     number = int(depth.partition(":")[2])
     blocks = [block for block in (stages.maps if stages is not None else ())[:number] if isinstance(block, nn.Module)]
     if len(blocks) < number:
         raise ConfigError(f"model.precompute=on: the network has no stages that can be separated before {depth}")
     owned = set(encoder.modules())
-
-    def begin(images: Tensor) -> Tensor:
-        h = images
-        for block in blocks:
-            h = block(h)
-        return h
-
-    return begin, [part for block in blocks for part in parts_of(block, owned)]
+    return nn.Sequential(*blocks), [(part, "forward") for block in blocks for part in parts_of(block, owned)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -36,7 +37,7 @@ def feature_stages(encoder: nn.Module) -> Stages | None:
     if isinstance(encoder, nn.Sequential):
         ends = [i + 1 for i, layer in enumerate(encoder) if isinstance(layer, nn.MaxPool2d)]
         if ends and len(encoder) > ends[-1] and isinstance(encoder[ends[-1]], nn.Flatten):
-            blocks = [encoder[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+            blocks = [encoder[start:end] for start, end in pairwise([0, *ends])]
             return stages_of(blocks, encoder[ends[-1] :])
     return None
 

@@ -4,9 +4,10 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from fedshift_clients.models.libraries import Library, LibraryEncoder, passed, refusing, without_weights
+from fedshift_clients.models.libraries import Library, LibraryEncoder, blank, refusing, without_weights
 from fedshift_clients.models.stages import Stages
 from fedshift_clients.models.timm_stages import Cut, cut, levels_at, modules
 from fedshift_core.errors import ConfigError
@@ -69,7 +70,7 @@ class TimmEncoder(LibraryEncoder):
             ConfigError: If it takes no images of that size.
         """
         with refusing(self.name, size):
-            return without_weights(lambda: _made(self.name.removeprefix(PREFIX), size))
+            return without_weights(lambda: _made(self.own_name, size))
 
     def feature_stages(self) -> Stages | None:
         """Return its stages by timm's ``feature_info``, the stem with the first, or one for the whole network.
@@ -77,7 +78,7 @@ class TimmEncoder(LibraryEncoder):
         It is one where the network is no row of modules, and None where the last map is not (B, C, H, W).
         """
         body: Any = self.body
-        width, at = _maps(self.name.removeprefix(PREFIX))
+        width, at = _maps(self.own_name)
         if at is not None:
             return Stages(tuple(modules(body, names) for names in at.stages), at.widths, body.forward_head)
         return Stages((body.forward_features,), (width,), body.forward_head) if width else None
@@ -87,7 +88,7 @@ class TimmEncoder(LibraryEncoder):
 
         In a ResNet it follows the sum of the last block; where a block ends without one it is inside (``timm_stages``).
         """
-        return levels_at(self.body, _maps(self.name.removeprefix(PREFIX))[1])
+        return levels_at(self.body, _maps(self.own_name)[1])
 
 
 @functools.cache
@@ -95,7 +96,8 @@ def _maps(name: str) -> tuple[int, Cut | None]:
     """Return the width of the last map, 0 if it is not (B, C, H, W), and where the network is cut."""
     size = _own_size(name)
     outline: Any = without_weights(lambda: _made(name, size))
-    last: object = passed(outline.forward_features, size, outline)
+    with torch.no_grad():
+        last: object = outline.forward_features(blank(outline, size))
     shape = tuple(last.shape) if isinstance(last, Tensor) else ()  # crossvit: tokens of each scale, in a list
     if len(shape) != 4 or shape[1] != outline.num_features or shape[2] != shape[3]:
         return 0, None

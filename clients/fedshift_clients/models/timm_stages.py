@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedshift_clients.models.libraries import blank
+
 _OF_ACTIVATIONS = ("torch.nn.modules.activation", "timm.layers.activations")  # starts of their modules
 _GATES = ("Sigmoid", "Hardsigmoid", "HardSigmoid", "Softmax", "MultiheadAttention")  # they weigh a map, and make none
 
@@ -56,26 +58,25 @@ def cut(body: Any, size: int) -> Cut | None:
     """
     about = getattr(body, "feature_info", None)
     infos = {str(info["module"]): int(info["num_chs"]) for info in getattr(about, "info", about) or ()}
-    x = torch.zeros(2, 3, size, size, device=next(body.parameters()).device)
+    x = blank(body, size)
     with torch.no_grad():
         called = _recorded(body, x, body.forward_features)
         row = _row(called, infos)
         ends = _ends(body, [call.name for call in row], list(infos)) if row is not None else None
         if row is None or ends is None:
             return None
-        names = tuple(tuple(call.name for call in row[start:end]) for start, end in pairwise((0, *ends)))
+        parts = [row[start:end] for start, end in pairwise((0, *ends))]
         h, widths = x, []
-        for stage in names:
-            h = modules(body, stage)(h)
-            if h.ndim != 4 or h.shape[2] != h.shape[3] or infos.get(stage[-1], h.shape[1]) != h.shape[1]:
+        for part in parts:
+            h = modules(body, [call.name for call in part])(h)
+            if h.ndim != 4 or h.shape[2] != h.shape[3] or infos.get(part[-1].name, h.shape[1]) != h.shape[1]:
                 return None
             widths.append(h.shape[1])
         if h.shape != called.result.shape or body.forward_head(h).shape != body(x).shape:
             return None
     first = next(place for place, call in enumerate(row) if call.name in infos)
-    stem = row[: first + (row[first].name != names[0][-1])]  # without the first stage's own last module
-    levels = _levels(body, [stem, *(row[start:end] for start, end in pairwise((0, *ends)))])
-    return Cut(names, tuple(widths), levels)
+    stem = row[: first + (row[first] is not parts[0][-1])]  # without the first stage's own last module
+    return _cut(body, stem, parts, widths)
 
 
 def cut_at_maps(body: Any, size: int, maps: int) -> Cut | None:
@@ -89,7 +90,7 @@ def cut_at_maps(body: Any, size: int, maps: int) -> Cut | None:
         maps: How many maps count.
     """
     with torch.no_grad():
-        called = _recorded(body, torch.zeros(2, 3, size, size, device=next(body.parameters()).device), body.forward)
+        called = _recorded(body, blank(body, size), body.forward)
     found = called.result[-maps:]
     called.result = found[-1]
     row = _row(called, ()) or []
@@ -98,8 +99,12 @@ def cut_at_maps(body: Any, size: int, maps: int) -> Cut | None:
     if 0 in ends or any(each.ndim != 4 or each.shape[2] != each.shape[3] for each in found):
         return None
     parts = [row[start:end] for start, end in pairwise((0, *ends))]
+    return _cut(body, [], parts, [each.shape[1] for each in found])
+
+
+def _cut(body: nn.Module, stem: list[_Call], parts: list[list[_Call]], widths: list[int]) -> Cut:
     names = tuple(tuple(call.name for call in part) for part in parts)
-    return Cut(names, tuple(each.shape[1] for each in found), _levels(body, [[], *parts]))
+    return Cut(names, tuple(widths), _levels(body, [stem, *parts]))
 
 
 def modules(body: nn.Module, names: Sequence[str]) -> nn.Sequential:
@@ -132,14 +137,9 @@ def _recorded(body: Any, x: Tensor, passes: Callable[[Tensor], Any]) -> _Call:
     def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         open_calls.pop().result = result
 
-    hooks = [
-        hook
-        for module in names
-        for hook in (
-            module.register_forward_pre_hook(enter, with_kwargs=True),
-            module.register_forward_hook(leave),
-        )
-    ]
+    hooks = []
+    for module in names:
+        hooks += [module.register_forward_pre_hook(enter, with_kwargs=True), module.register_forward_hook(leave)]
     try:
         root.result = passes(x)
     finally:

@@ -4,14 +4,14 @@ import functools
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision import models  # type: ignore[import-untyped]
 
-from fedshift_clients.models.libraries import Library, LibraryEncoder, passed, refusing, without_weights
+from fedshift_clients.models.libraries import Library, LibraryEncoder, blank, passed, refusing, without_weights
 from fedshift_clients.models.stages import Stages
 from fedshift_core.errors import ConfigError
 
@@ -55,14 +55,14 @@ class TorchvisionEncoder(LibraryEncoder):
 
     def outline(self, size: int) -> nn.Module:
         """Return the same network for images of a size, without weights where that can be."""
-        return _outline(self.name.removeprefix(PREFIX), size)
+        return _outline(self.own_name, size)
 
     def feature_stages(self) -> Stages | None:
         """Return its stages: one up to each place where the map shrinks; the first has the stem."""
         row = _row(self.body)
         if row is None:
             return None
-        ends, widths = _ends(self.name.removeprefix(PREFIX))
+        ends, widths = _ends(self.own_name)
         blocks = tuple(nn.Sequential(*row[start:end]) for start, end in pairwise((0, *ends)))
         return Stages(blocks, widths, self.rest)
 
@@ -76,22 +76,16 @@ class TorchvisionEncoder(LibraryEncoder):
     def rest(self, h: Tensor) -> Tensor:
         """Map the last map (B, C, H, W) to features (B, D), as the network itself does."""
         body: Any = self.body
-        if isinstance(body, models.ResNet | models.RegNet):
-            features = body.fc(torch.flatten(body.avgpool(h), 1))
-        elif isinstance(body, models.ShuffleNetV2):
-            features = body.fc(h.mean([2, 3]))
-        elif isinstance(body, models.MNASNet):
-            features = body.classifier(h.mean([2, 3]))
-        elif isinstance(body, models.DenseNet):
-            features = body.classifier(torch.flatten(F.adaptive_avg_pool2d(F.relu(h), (1, 1)), 1))
-        elif isinstance(body, models.MobileNetV2):
-            features = body.classifier(torch.flatten(F.adaptive_avg_pool2d(h, (1, 1)), 1))
-        elif isinstance(body, models.ConvNeXt):
-            features = body.classifier(body.avgpool(h))
+        last: nn.Module = getattr(body, self.head.partition(".")[0])
+        if isinstance(body, models.ConvNeXt):
+            return cast(Tensor, last(body.avgpool(h)))
+        if isinstance(body, models.ShuffleNetV2 | models.MNASNet):
+            pooled = h.mean([2, 3])
+        elif isinstance(body, models.DenseNet | models.MobileNetV2):
+            pooled = F.adaptive_avg_pool2d(F.relu(h) if isinstance(body, models.DenseNet) else h, (1, 1))
         else:
-            features = body.classifier(torch.flatten(body.avgpool(h), 1))
-        assert isinstance(features, Tensor)
-        return features
+            pooled = body.avgpool(h)
+        return cast(Tensor, last(torch.flatten(pooled, 1)))
 
 
 _IN_A_ROW = (
@@ -124,24 +118,21 @@ def _row(body: Any) -> Sequence[nn.Module] | None:
 @functools.cache
 def _ends(name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return where the stages of a row end and the width of their maps, tried on a common image."""
-    row = _row(_outline(name, COMMON_SIZE))
+    outline = _outline(name, COMMON_SIZE)
+    row = _row(outline)
     assert row is not None
-    sides: list[int] = []
-    widths: list[int] = []
+    shapes: list[torch.Size] = []
     learns = [any(True for _ in module.parameters()) for module in row]
     with torch.no_grad():
-        device = next(p for module in row for p in module.parameters()).device
-        h = torch.zeros(2, 3, COMMON_SIZE, COMMON_SIZE, device=device)
+        h = blank(outline, COMMON_SIZE)
         for module in row:
             h = module(h)
-            sides.append(h.shape[-1])
-            widths.append(h.shape[1])
-    shrinks = [place for place in range(1, len(row)) if sides[place] < sides[place - 1]]
+            shapes.append(h.shape)
+    shrinks = [place for place in range(1, len(row)) if shapes[place][-1] < shapes[place - 1][-1]]
     # A stage that only pools belongs to the one before it.
-    ends = [start for start, stop in zip(shrinks, [*shrinks[1:], len(row)], strict=True) if any(learns[start:stop])] + [
-        len(row)
-    ]
-    return tuple(ends), tuple(widths[end - 1] for end in ends)
+    inner = [start for start, stop in pairwise([*shrinks, len(row)]) if any(learns[start:stop])]
+    ends = (*inner, len(row))
+    return ends, tuple(shapes[end - 1][1] for end in ends)
 
 
 @functools.lru_cache(maxsize=8)
@@ -155,20 +146,20 @@ def _outline(name: str, size: int) -> nn.Module:
         body = without_weights(lambda: _made(name, size))
         if size != COMMON_SIZE:
             passed(body, size)
-    return _without(body, _head(name, body)[0])
+    body.set_submodule(_head(name, body)[0], nn.Identity())
+    return body
 
 
 def arguments(name: str, size: int) -> dict[str, Any]:
     """Return the arguments of ``torchvision.models.get_model`` for images of a size, besides name and classes."""
-    more: dict[str, Any] = {}
     if name.startswith("vit_"):
-        more = {"image_size": size}
-    elif name.startswith("maxvit"):
-        more = {"input_size": (size, size)}
-    elif name in ("googlenet", "inception_v3"):
+        return {"image_size": size}
+    if name.startswith("maxvit"):
+        return {"input_size": (size, size)}
+    if name in ("googlenet", "inception_v3"):
         # transform_input: what their weights were trained with, on images normalised as ImageNet's.
-        more = {"aux_logits": False, "init_weights": False, "transform_input": True}
-    return more
+        return {"aux_logits": False, "init_weights": False, "transform_input": True}
+    return {}
 
 
 def _made(name: str, size: int) -> nn.Module:
@@ -182,30 +173,23 @@ def _head(name: str, body: nn.Module) -> tuple[str, nn.Linear]:
     Raises:
         ConfigError: If the network does not end in one.
     """
-    for part in HEADS:
-        inner = getattr(body, part, None)
-        if isinstance(inner, nn.Module):
-            layers = [
-                (f"{part}.{path}" if path else part, layer)
-                for path, layer in inner.named_modules()
-                if isinstance(layer, nn.Linear)
-            ]
-            if layers:
-                return layers[-1]
-    raise ConfigError(
-        f"the head of {PREFIX}{name} is no linear layer, so the network cannot be divided into encoder and classifier"
-    )
-
-
-def _without(body: nn.Module, head: str) -> nn.Module:
-    parent, _, leaf = head.rpartition(".")
-    setattr(body.get_submodule(parent), leaf, nn.Identity())
-    return body
+    layers = [
+        (path, layer)
+        for path, layer in body.named_modules()
+        if isinstance(layer, nn.Linear) and path.partition(".")[0] in HEADS
+    ]
+    if not layers:
+        raise ConfigError(
+            f"the head of {PREFIX}{name} is no linear layer, so the network cannot be divided into encoder and "
+            "classifier"
+        )
+    return layers[-1]
 
 
 def _divided(name: str, body: nn.Module) -> tuple[TorchvisionEncoder, int]:
     head, linear = _head(name, body)
-    return TorchvisionEncoder(_without(body, head), PREFIX + name, head, AUXILIARY), linear.in_features
+    body.set_submodule(head, nn.Identity())
+    return TorchvisionEncoder(body, PREFIX + name, head, AUXILIARY), linear.in_features
 
 
 find = functools.cache(

@@ -163,20 +163,17 @@ class _Plan:
 
     Attributes:
         shapes: (C, h, w) of the maps that its decoder takes, of which some may have no channel.
+        maps: The number of those that have channels.
         cut: Where the encoder is cut into stages; None where it cannot be.
         whole: The encoder's network as timm has it, for its names.
         aside: Starts of the names of what the encoder leaves out of it.
     """
 
     shapes: tuple[Shape, ...]
+    maps: int
     cut: Cut | None
     whole: LibraryEncoder
     aside: tuple[str, ...]
-
-    @property
-    def maps(self) -> int:
-        """The number of those that have channels."""
-        return sum(shape[0] > 0 for shape in self.shapes)
 
 
 class UnetEncoder(LibraryEncoder):
@@ -206,7 +203,7 @@ class UnetEncoder(LibraryEncoder):
 
     def outline(self, size: int) -> nn.Module:
         """Return timm's whole network without its head, whose weights are those of the encoder and more."""
-        return _plan(self.name.removeprefix(PREFIX), size).whole.outline(size)
+        return _plan(self.own_name, size).whole.outline(size)
 
 
 class LibraryDecoder(nn.Module):
@@ -242,8 +239,8 @@ def _plan(name: str, size: int) -> _Plan:
         shapes = tuple(tuple(each.shape[1:]) for each in passed(encoder, size)[1:])
     kept = encoder.model.state_dict()
     aside = {key.rpartition(".")[0] + "." for key in whole.body.state_dict() if in_body(encoder.model, key) not in kept}
-    cut = cut_at_maps(encoder.model, size, sum(shape[0] > 0 for shape in shapes))
-    return _Plan(shapes, cut, whole, tuple(sorted(aside)))
+    maps = sum(shape[0] > 0 for shape in shapes)
+    return _Plan(shapes, maps, cut_at_maps(encoder.model, size, maps), whole, tuple(sorted(aside)))
 
 
 def build(name: str, num_classes: int, size: int) -> SplitModel:

@@ -103,10 +103,8 @@ def fitted(model: SplitModel, given: Mapping[str, Tensor], name: str, file: str)
     """
     named, left_out = _our_names(model, given)
     state = model.state_dict()
-    head = {key: tensor for key, tensor in named.items() if key.startswith(HEAD)}
-    wanted_head = {key: tensor for key, tensor in state.items() if key.startswith(HEAD)}
-    of_file, expected = ({key: tuple(t.shape) for key, t in each.items()} for each in (head, wanted_head))
-    if of_file != expected:
+    head = {key: tensor.shape for key, tensor in named.items() if key.startswith(HEAD)}
+    if head != {key: tensor.shape for key, tensor in state.items() if key.startswith(HEAD)}:
         named = {key: tensor for key, tensor in named.items() if key not in head}
         left_out.append("a head of other classes or layers, or none: the run's head begins at random")
     added = _added(model)

@@ -1,6 +1,7 @@
-"""NumPy arrays as tensors without a copy, and tensors as arrays of their own."""
+"""NumPy arrays as tensors without a copy, tensors as arrays of their own, and copies of a model's state."""
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,3 +28,15 @@ def own_array(tensor: Tensor) -> NDArray[Any]:
     """
     array = tensor.detach().cpu().numpy()
     return array.copy() if tensor.device.type == "cpu" else np.ascontiguousarray(array)
+
+
+def cloned(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies of tensors by name."""
+    return {name: tensor.clone() for name, tensor in state.items()}
+
+
+def put(state: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    """Write values by name into the tensors of a model's state."""
+    with torch.no_grad():
+        for name, value in values.items():
+            state[name].copy_(value)

@@ -5,11 +5,11 @@ what it can do does not tell. Batches are as large as the time allows; nothing o
 """
 
 import copy
+import functools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -30,6 +30,8 @@ SMALLEST = 4  # images of the first step, which says how many there is time for
 CLASSES = 10  # of the measured classifier, a thousandth of the work
 
 Clock = Callable[[], float]
+#: Given an arithmetic and a number of images, returns a training step, which ends when the device has done it.
+Steps = Callable[[Arithmetic, int], Callable[[], None]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def candidates(device: torch.device) -> tuple[Arithmetic, ...]:
     """Return what may be fastest on a device, the usual one first; bfloat16 only where hardware computes in it."""
     usual = precision.by_hardware(device)
     able = [name for name in ARITHMETICS if precision.has_bf16(device) or precision.parts(name)[0] == "float32"]
-    return (usual, *(name for name in able if name != usual))
+    return tuple(sorted(able, key=lambda name: name != usual))
 
 
 def measure(work: Work, device: torch.device) -> Found:
@@ -93,73 +95,57 @@ def measure(work: Work, device: torch.device) -> Found:
         with torch.random.fork_rng(devices=cuda):  # networks of libraries draw from the global generator
             # On a CPU the thread's own seconds: what else the machine does neither decides nor shortens anything.
             clock = time.thread_time if device.type == "cpu" else time.perf_counter
-            return choose(_Bench(work, device), candidates(device), clock)
+            return choose(_steps(work, device), work.batch, candidates(device), clock)
     finally:
         torch.set_num_threads(threads)
 
 
-class Steps(Protocol):
-    """Makes training steps to be measured.
+def _steps(work: Work, device: torch.device) -> Steps:
+    """Return what makes training steps on batches of random images, with a network in each layout."""
+    model = networks.build(work.network, CLASSES, 0, work.size)
+    if work.groups:
+        model = networks.with_group_norm(model, work.groups)
+    if work.frozen != "none":
+        freeze(model, work.frozen, work.network)
+    model.to(device).train()
 
-    Attributes:
-        most: Images of the largest batch to measure.
-    """
+    @functools.cache
+    def in_layout(layout: torch.memory_format) -> tuple[networks.SplitModel, torch.optim.Optimizer]:
+        copied = copy.deepcopy(model).to(memory_format=layout)
+        train = TrainConfig(epochs=1, batch_size=work.batch, lr=1e-4)
+        return copied, optimizer_of(train, copied.parameters())
 
-    most: int
-
-    def step(self, name: Arithmetic, images: int) -> Callable[[], None]:
-        """Return a training step on so many images."""
-
-
-class _Bench:
-    """A network in each layout, and batches of random images."""
-
-    def __init__(self, work: Work, device: torch.device) -> None:
-        model = networks.build(work.network, CLASSES, 0, work.size)
-        if work.groups:
-            model = networks.with_group_norm(model, work.groups)
-        if work.frozen != "none":
-            freeze(model, work.frozen, work.network)
-        self.most, self._device, self._work = work.batch, device, work
-        self._models: dict[torch.memory_format, tuple[networks.SplitModel, torch.optim.Optimizer]] = {}
-        self._plain = model.to(device).train()
-
-    def _model(self, layout: torch.memory_format) -> tuple[networks.SplitModel, torch.optim.Optimizer]:
-        if layout not in self._models:
-            model = copy.deepcopy(self._plain).to(memory_format=layout)
-            train = TrainConfig(epochs=1, batch_size=self.most, lr=1e-4)
-            self._models[layout] = model, optimizer_of(train, model.parameters())
-        return self._models[layout]
-
-    def step(self, name: Arithmetic, images: int) -> Callable[[], None]:
-        """Return a training step on so many images, which ends when the device has."""
+    def step(name: Arithmetic, images: int) -> Callable[[], None]:
         of_products, layout = precision.parts(name)
-        model, optimizer = self._model(layout)
-        x = torch.randn(images, 3, self._work.size, self._work.size, device=self._device)
-        x, y = x.contiguous(memory_format=layout), torch.arange(images, device=self._device) % CLASSES
+        trained, optimizer = in_layout(layout)
+        x = torch.randn(images, 3, work.size, work.size, device=device).contiguous(memory_format=layout)
+        y = torch.arange(images, device=device) % CLASSES
 
         def run() -> None:
             optimizer.zero_grad()
-            with precision.autocast(of_products, self._device):
-                _, logits = model(x)
+            with precision.autocast(of_products, device):
+                _, logits = trained(x)
             nn.functional.cross_entropy(logits.float().flatten(1), y).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
 
         return run
 
+    return step
 
-def choose(bench: Steps, names: tuple[Arithmetic, ...], clock: Clock) -> Found:
-    """Measure with batches that there is time for.
+
+def choose(steps: Steps, most: int, names: Sequence[Arithmetic], clock: Clock) -> Found:
+    """Measure with batches that there is time for; another than the usual arithmetic must be clearly faster.
 
     Args:
-        bench: Makes the steps.
+        steps: Makes the steps.
+        most: Images of the largest batch to measure.
         names: What there is to choose from, the usual one first.
         clock: Tells seconds.
     """
-    few = min(SMALLEST, bench.most)
-    first = bench.step(names[0], few)
+    few = min(SMALLEST, most)
+    first = steps(names[0], few)
     first()  # imports and makes what later steps use again, which takes seconds in a new process and is not counted
     begun = clock()
     first()
@@ -167,9 +153,11 @@ def choose(bench: Steps, names: tuple[Arithmetic, ...], clock: Clock) -> Found:
     if 2 * step * len(names) > SECONDS:
         return Found(names[0], {}, few)
     room = SECONDS / (len(names) * (1 + TURNS))  # of each a step to warm up and those that count
-    images = max(few, min(bench.most, math.floor(few * room / step)))
-    best = in_turns({name: bench.step(name, images) for name in names}, SECONDS - 2 * step, clock)
-    return Found(fastest(best, names[0]), {name: 1000 * value for name, value in best.items()}, images)
+    images = max(few, min(most, math.floor(few * room / step)))
+    times = in_turns({name: steps(name, images) for name in names}, SECONDS - 2 * step, clock)
+    best = min(times, key=lambda name: times[name])
+    choice = best if times[best] * CLEARLY <= times[names[0]] else names[0]
+    return Found(choice, {name: 1000 * value for name, value in times.items()}, images)
 
 
 def in_turns(things: Mapping[Arithmetic, Callable[[], None]], seconds: float, clock: Clock) -> dict[Arithmetic, float]:
@@ -192,9 +180,3 @@ def in_turns(things: Mapping[Arithmetic, Callable[[], None]], seconds: float, cl
             run()
             best[name] = min(best[name], clock() - begun)
     return best
-
-
-def fastest(times: Mapping[Arithmetic, float], usual: Arithmetic) -> Arithmetic:
-    """Return the arithmetic with the shortest time if that is clearly shorter than the usual one's, else that."""
-    best = min(times, key=lambda name: times[name])
-    return best if times[best] * CLEARLY <= times[usual] else usual

@@ -1,11 +1,8 @@
 """Mini-batches: what a loss is given, and how images are cut into them."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedshift_core.plural import plural
@@ -34,19 +31,6 @@ class Batch:
     def __repr__(self) -> str:
         """Show no image: this ends up in messages and logs."""
         return f"Batch({plural(len(self.y), 'image')}, epoch {self.epoch})"
-
-
-def with_domains(batches: Iterable[Batch], places: Iterable[Tensor], domains: NDArray[np.int64]) -> Iterator[Batch]:
-    """Yield batches with the domains of their images.
-
-    Args:
-        batches: One for each of ``places``.
-        places: Which images they have, (B,) each.
-        domains: Of all images, (N,).
-    """
-    of_each = torch.from_numpy(domains)
-    for place, batch in zip(places, batches, strict=True):
-        yield replace(batch, domains=of_each[place].to(batch.y.device))
 
 
 def in_turns(labels: Tensor, rng: torch.Generator) -> Tensor:

@@ -47,14 +47,6 @@ class PrivateTraining:
             prototypes=client.sends_prototypes,
         )
 
-    def epsilon(self, client: NodeTools, rounds: int) -> float:
-        """Return the epsilon that the node spends in so many rounds."""
-        return self.spending(client).epsilon(rounds)
-
-    def accounts_for(self, client: NodeTools) -> bool:
-        """Tell whether the node's last training took the steps that a round is accounted with."""
-        return client.steps == self.spending(client).steps
-
     # --- training ----------------------------------------------------------------------------------
 
     def train(self, client: LocalTrainer, server_round: int, phases: Sequence[Phase]) -> dict[str, float]:
@@ -107,13 +99,13 @@ class PrivateTraining:
         """Put the noised mean gradient into all parameters that learn, and that of terms of the weights on top."""
         model, clip = client.model, self._privacy.clipping_norm
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        for parameter in learning:
-            parameter.grad = None
+        model.zero_grad()
         if batch is not None:
             images.clipped_sum(summed(client.image_losses(batch)), clip)
         expected = spends.sampling_rate * spends.images
         for parameter in learning:
-            noise = _normal(rng, parameter).mul_(spends.noise_multiplier * clip)
+            drawn = torch.from_numpy(rng.standard_normal(tuple(parameter.shape), dtype=np.float32))
+            noise = drawn.to(parameter.device).mul_(spends.noise_multiplier * clip)
             parameter.grad = (noise if parameter.grad is None else noise.add_(parameter.grad)).div_(expected)
         if terms := client.weight_losses():
             gradients = torch.autograd.grad(summed(terms), learning, allow_unused=True)
@@ -159,11 +151,6 @@ class PrivateTraining:
         counts = counted.round().long().clamp(min=torch.zeros_like(announced), max=announced)
         means = sums / counted.clamp(min=1.0)[:, None] * (counts > 0)[:, None]
         return means.float(), counts
-
-
-def _normal(rng: np.random.Generator, parameter: Tensor) -> Tensor:
-    drawn = torch.from_numpy(rng.standard_normal(tuple(parameter.shape), dtype=np.float32))
-    return drawn.to(parameter.device)
 
 
 def _batches(

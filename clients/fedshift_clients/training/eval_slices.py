@@ -76,26 +76,18 @@ def mixed_images(images: ImageSet, order: np.random.Generator) -> ImageSet:
     return images.select(order.permutation(len(images)))
 
 
-def comes_by_class(labels: NDArray[np.int64]) -> bool:
-    """Tell whether labels (N,) come class by class, as those of files do that are listed by their folders.
+def warn_if_by_class(labels: NDArray[np.int64]) -> None:
+    """Warn, once, of labels (N,) that come class by class, where a score depends on the order of test images.
 
-    That is if a class is followed by itself for at least ``BY_CLASS`` times as long as in a random order.
+    Labels of files do that are listed by their folders: a class is followed by itself for at least ``BY_CLASS`` times
+    as long as in a random order.
     """
     if len(labels) == 0:
-        return False
+        return
     shares = np.bincount(labels) / len(labels)
     by_chance = 1 / max(1 - float(np.square(shares).sum()), 1 / len(labels))  # images, of a run in a random order
     runs = 1 + int(np.count_nonzero(np.diff(labels)))
-    return len(labels) / runs >= BY_CLASS * by_chance
-
-
-def warn_if_by_class(labels: NDArray[np.int64]) -> None:
-    """Warn, once, of test images that come class by class, where a score depends on their order.
-
-    Args:
-        labels: Of the test images, (N,).
-    """
-    if comes_by_class(labels):
+    if len(labels) / runs >= BY_CLASS * by_chance:
         said_once.warn(
             "test images come class by class, and how one is scored depends on those before it: the score then says "
             "little of mixed images; adapt.order=shuffled (method.tta_order) mixes them"

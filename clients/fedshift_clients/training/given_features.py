@@ -48,9 +48,6 @@ class GivenFeatures(FrozenFeatures):
         """Embeddings of the classes' names (C, D); None if the file has none."""
         return self._given.classes
 
-    def _check_unchanged(self) -> None:
-        """Refuse nothing: there are no weights."""
-
     def _described(self) -> dict[str, Any]:
         return {"file": self._given.sha256}
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedshift_clients.images.augment import Pipeline
-from fedshift_clients.training.batches import Batch, cut, with_domains
+from fedshift_clients.training.batches import Batch, cut
 from fedshift_clients.training.inputs import ClientSetup, Normalizer
 from fedshift_clients.training.model_cache import Workbench
 from fedshift_datasets.base import ImageSet
@@ -76,10 +76,8 @@ class ImageBatches:
             epoch: Passed on.
             pipeline: What augments them; by default as the section ``images`` says.
         """
-        permutation = torch.randperm(len(images), generator=order)
-        places = cut(permutation, batch_size)
-        batches = self.chosen_batches(images, places, views, first, second, epoch, pipeline)
-        yield from batches if images.domains is None else with_domains(batches, places, images.domains)
+        places = cut(torch.randperm(len(images), generator=order), batch_size)
+        yield from self.chosen_batches(images, places, views, first, second, epoch, pipeline)
 
     def chosen_batches(
         self,
@@ -92,36 +90,26 @@ class ImageBatches:
         pipeline: Pipeline | None = None,
     ) -> Iterator[Batch]:
         """As :meth:`augmented_batches`, of the images at these places, (B,) each and not empty."""
-        batches = self._as_configured(images, places, views, first, second, epoch, pipeline)
-        yield from (
-            batches if self.normalizer is None else map(self.normalizer.augmented if views else self._plain, batches)
-        )
-
-    def _plain(self, batch: Batch) -> Batch:
-        assert self.normalizer is not None
-        return replace(batch, x=self.normalizer.plain(batch.x))
-
-    def _as_configured(
-        self,
-        images: ImageSet,
-        places: Sequence[Tensor],
-        views: int,
-        first: torch.Generator,
-        second: torch.Generator,
-        epoch: int,
-        pipeline: Pipeline | None,
-    ) -> Iterator[Batch]:
-        """Yield the batches of :meth:`chosen_batches`, normalised by the configuration's mean and std."""
-        frozen = self._bench.frozen
+        frozen, device = self._bench.frozen, self.setup.device
         pixels, labels = self._bench.images.get(images, labels_only=frozen is not None)
-        pipeline, device = pipeline or self._bench.pipeline, self.setup.device
-        for index in (place.to(pixels.device) for place in places):
-            if frozen is not None:
-                yield frozen.batch(images, index, labels, views, (first, second), epoch, pixels=self.reads_images)
-                continue
-            x, y = torch.index_select(pixels, 0, index).to(device), labels[index.to(device)]
-            if views == 2:
-                yield Batch(pipeline.train(x, first), y, epoch, pipeline.train(x, second))
-                continue
-            prepared, moved = pipeline.with_targets(x, y, first) if views else (pipeline.plain(x), y)
-            yield Batch(prepared, moved.long(), epoch)
+        pipeline = pipeline or self._bench.pipeline
+        other = shown = domains = None
+        for place in places:
+            index, y = place.to(pixels.device), labels[place.to(device)]
+            if frozen is None:
+                raw = torch.index_select(pixels, 0, index).to(device)
+                x, y = pipeline.with_targets(raw, y, first) if views else (pipeline.plain(raw), y)
+                if views == 2:
+                    other = pipeline.train(raw, second)
+            else:
+                x = frozen.drawn(images, index, first) if views else frozen.of(images).take(index)
+                if views == 2:
+                    other = frozen.drawn(images, index, second)
+                if self.reads_images:
+                    shown = pipeline.plain(torch.from_numpy(images.x[index.numpy()]).to(device))
+            if images.domains is not None:
+                domains = torch.from_numpy(images.domains)[place].to(device)
+            batch = Batch(x, y.long(), epoch, other, shown, domains)
+            if self.normalizer is not None:
+                batch = self.normalizer.augmented(batch) if views else replace(batch, x=self.normalizer.plain(x))
+            yield batch

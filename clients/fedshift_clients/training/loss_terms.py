@@ -1,5 +1,6 @@
 """The mean of a loss and of its terms over the batches of local training."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -12,7 +13,7 @@ class LossTerms:
 
     def __init__(self) -> None:
         self._totals: dict[str, Tensor] = {}
-        self._seen: dict[str, int] = {}
+        self._seen = Counter[str]()
         self._samples = 0
 
     def add(self, terms: Mapping[str, Tensor], images: int) -> None:
@@ -21,7 +22,7 @@ class LossTerms:
         for name, term in terms.items():
             value = term.detach() * images
             self._totals[name] = self._totals[name] + value if name in self._totals else value
-            self._seen[name] = self._seen.get(name, 0) + images
+            self._seen[name] += images
 
     def means(self) -> dict[str, float]:
         """Return the loss and each term, under their names on the wire."""

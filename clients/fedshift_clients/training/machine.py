@@ -28,6 +28,6 @@ def describe() -> str:
     lines = info.read_text().splitlines() if info.is_file() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     vectors = torch.backends.cpu.get_cpu_capability()
-    parts = [(models or [platform.processor()])[0], f"{plural(os.cpu_count() or 1, 'core')}", vectors, bfloat16()]
+    parts = [(models or [platform.processor()])[0], plural(os.cpu_count() or 1, "core"), vectors, bfloat16()]
     parts += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return ", ".join([*parts, f"torch {torch.__version__}"])

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedshift_clients.images.augment import Pipeline
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training import optimizers
-from fedshift_clients.training.arrays import view
+from fedshift_clients.training.arrays import cloned, view
 from fedshift_clients.training.model_parts import ModelParts
 from fedshift_clients.training.precomputed import FrozenFeatures
 from fedshift_clients.training.settings import ImageConfig, TrainConfig
@@ -53,7 +53,7 @@ class Workbench:
         """Make one; ``layout`` is that of the batches, and of the model's weights already."""
         self.model = model
         self.state: dict[str, Tensor] = dict(model.state_dict())  # once: a walk through all modules
-        self.initial = {name: tensor.clone() for name, tensor in self.state.items()}
+        self.initial = cloned(self.state)
         self.begun = ""
         self.images = DeviceImages(device)
         self.pipeline = Pipeline(images, device, layout)
@@ -91,8 +91,9 @@ class Workbench:
 
     def _put_back(self) -> str:
         """Put the parts of the model that are not in their place back; return the first, or an empty text."""
-        change = "" if self._parts is None else self._parts.change()
-        if change and self._parts is not None:
+        assert self._parts is not None  # a client cleared the bench before
+        change = self._parts.change()
+        if change:
             self._parts.restore()
             self._optimizer = None  # it may be over other weights
         return change

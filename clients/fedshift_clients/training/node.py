@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.training import precision, statistics
-from fedshift_clients.training.arrays import own_array, view
+from fedshift_clients.training.arrays import cloned, own_array, put, view
+from fedshift_clients.training.class_means import EpochMeans
 from fedshift_clients.training.eval_slices import Scores, most_loss
 from fedshift_clients.training.grading import Grading
 from fedshift_clients.training.image_batches import ImageBatches
@@ -214,16 +215,11 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
     def class_means_of(self, encode: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """As :meth:`class_prototypes`, of what ``encode`` makes of images: (B, 3, H, W) to (B, D)."""
         self.model.eval()
-        sums: Tensor | None = None
+        means = EpochMeans(self.model.num_classes, self.setup.device)
         with torch.inference_mode(), self.of_own_images():
             for x, y in self.plain_batches(self.train_set):
-                z = encode(x).float()
-                sums = z.new_zeros(self.model.num_classes, z.shape[1]) if sums is None else sums
-                sums.index_add_(0, y, z)
-        y = torch.from_numpy(self.train_set.y)
-        counts = torch.bincount(y, minlength=self.model.num_classes).to(self.setup.device)
-        assert sums is not None  # a node without images does not take part
-        return sums / counts.clamp(min=1)[:, None], counts
+                means.add(encode(x).float(), y)
+        return means.result()
 
     def encoded(self, images: ImageSet, encode: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Return what ``encode`` makes of images, not augmented, (N, D) float32, and their labels (N,)."""
@@ -350,16 +346,13 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         Raises:
             FedShiftError: If some were replaced in place of being changed.
         """
-        state = self.state
-        kept = {name: tensor.clone() for name, tensor in state.items()}
+        kept = cloned(self.state)
         learn = [(parameter, parameter.requires_grad) for parameter in self.model.parameters()]
         try:
             yield
             self._bench.check(self.model)
         finally:
-            with torch.no_grad():
-                for name, tensor in state.items():
-                    tensor.copy_(kept[name])
+            put(self.state, kept)
             for parameter, learns in learn:
                 parameter.requires_grad_(learns)
 

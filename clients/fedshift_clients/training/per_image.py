@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedshift_clients.models.depthwise import quicken, unquicken
 from fedshift_clients.models.networks import SplitModel, set_training
+from fedshift_clients.training.arrays import cloned, put
 from fedshift_core.errors import ConfigError, NotFiniteError
 from fedshift_core.limits import some
 
@@ -30,7 +31,7 @@ class PerImage:
     """Sums clipped gradients of a model's images; use it by :func:`per_image`."""
 
     def __init__(self, model: nn.Module, hooks: Any) -> None:
-        self._hooks = hooks
+        self._model, self._hooks = model, hooks
         self._learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def clipped_sum(self, losses: Tensor, norm: float) -> None:
@@ -69,8 +70,8 @@ class PerImage:
         self._hooks.disable_hooks()
 
     def _clear(self) -> None:
+        self._model.zero_grad()
         for parameter in self._learning:
-            parameter.grad = None
             if hasattr(parameter, "_norm_sample"):
                 del parameter._norm_sample
 
@@ -139,21 +140,19 @@ def check(
     """
     modes = {module: module.training for module in model.modules()}
     learn = [parameter.requires_grad for parameter in model.parameters()]
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    buffers = cloned(dict(model.named_buffers()))
     set_training(model, freeze_batchnorm=freeze_batchnorm)
     try:
         _check_batchnorm(model)
         _check_gradients(model, x.detach().clone().requires_grad_(), losses or _cross_entropy(model))
         _check_buffers(model, buffers)
     finally:
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                buffer.copy_(buffers[name])
+        put(dict(model.named_buffers()), buffers)
         for module, mode in modes.items():
             module.training = mode
         for parameter, learns in zip(model.parameters(), learn, strict=True):
             parameter.requires_grad_(learns)
-            parameter.grad = None
+        model.zero_grad()
 
 
 def _check_batchnorm(model: nn.Module) -> None:

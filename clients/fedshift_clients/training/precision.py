@@ -49,15 +49,8 @@ def parts(name: Arithmetic) -> tuple[Format, torch.memory_format]:
     return "bf16" if of_products == "bf16" else "float32", LAYOUTS[layout]
 
 
-def resolve(precision: Precision, device: torch.device) -> Format:
-    """Return what ``auto`` means on this device; the other values are returned as they are."""
-    if precision == "auto":
-        return "bf16" if has_bf16(device) else "float32"
-    return precision
-
-
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Return the context in which a forward pass runs."""
-    if resolve(precision, device) == "bf16":
+    """Return the context in which a forward pass runs; ``auto`` is bfloat16 where hardware computes in it."""
+    if precision == "bf16" or (precision == "auto" and has_bf16(device)):
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return contextlib.nullcontext()

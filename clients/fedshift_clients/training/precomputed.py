@@ -25,7 +25,6 @@ from fedshift_clients.models.networks import SplitModel
 from fedshift_clients.models.shortcut import Shortcut, depth_of
 from fedshift_clients.models.unet import DecoderHead
 from fedshift_clients.training import precision
-from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.memory import one_arena
 from fedshift_clients.training.settings import AUGMENTATION, ImageConfig, ModelConfig
 from fedshift_core.arrays import digest
@@ -71,7 +70,6 @@ class FrozenFeatures:
     """
 
     depth: str
-    _joined_maps = False  # its features are maps
 
     def __init__(
         self,
@@ -99,21 +97,23 @@ class FrozenFeatures:
         """
         self._keep(model, config, images, layout)
         self._model, self._size, self._precision = model, size, of_products
-        self._joined_maps = isinstance(model.classifier, DecoderHead)
         self._workers = (threads or len(os.sched_getaffinity(0))) if self._device.type == "cpu" else 1
         self._shortcut = Shortcut(model, depth_of(model, config.freeze), size)
         self.depth = self._shortcut.depth
         state = model.state_dict()
         self._tensors = {name: state[name] for name in self._shortcut.names}
-        self._version = -1
         self._shortcut.close()
 
     def _keep(self, model: SplitModel, config: ModelConfig, images: ImageConfig, layout: torch.memory_format) -> None:
         """Keep what does not depend on where the numbers come from; nothing is known of an image yet."""
         self._config, self._images, self._layout = config, images, layout
         self._device = next(model.parameters()).device
+        self._pipeline = Pipeline(images, self._device, layout)
         self._stores: dict[int, FeatureStore] = {}
         self._about: dict[str, Any] = {}
+        self._tensors = {}
+        self._version = 0
+        self._joined_maps = isinstance(model.classifier, DecoderHead)  # its features are maps
         self._shape: tuple[int, ...] = ()
         self._rows: OrderedDict[tuple[int, int], tuple[ImageSet, Rows]] = OrderedDict()
 
@@ -135,18 +135,13 @@ class FrozenFeatures:
             DataError: If it cannot be kept.
         """
         self._check_unchanged()
-        return self._rows_of(images, view, done)
-
-    def _rows_of(self, images: ImageSet, view: int, done: Done | None = None) -> Rows:
         key = (id(images), view)
         if key not in self._rows:
-            self._check_unchanged()
             store = self._store(view)
             places = store.places(
-                images.marks, lambda index: self._computed(images, index, view), done or self.said(0, len(images))
+                images.marks, lambda index: self._computed(images, index, view), done or self.said(len(images))
             )
-            rows = torch.from_numpy(store.rows)
-            values = rows.view(getattr(torch, self._config.precompute_maps)) if self._dtype == "int16" else rows
+            values = torch.from_numpy(store.rows).view(getattr(torch, self._kept_in(len(self._shape))))
             # With the images: while they live, no others have their id.
             self._rows[key] = images, Rows(values, torch.from_numpy(places), self._device, self._layout)
             if len(self._rows) > KEPT_SETS:
@@ -173,42 +168,14 @@ class FrozenFeatures:
         """Return how many of the images have to be computed yet."""
         return self._store(view).missing(images.marks)
 
-    def batch(
-        self,
-        images: ImageSet,
-        index: Tensor,
-        labels: Tensor,
-        views: int,
-        rngs: Sequence[torch.Generator],
-        epoch: int,
-        *,
-        pixels: bool = False,
-    ) -> Batch:
-        """Return a batch of what is kept of images.
-
-        Args:
-            images: The images.
-            index: Which of them (B,).
-            labels: The labels of all (N,), or targets of pixels (N, H, W).
-            views: Augmented views of each, 1 or 2; 0 for the image as it is.
-            rngs: CPU generators of the first and the second view.
-            epoch: Passed on.
-            pixels: Whether the images themselves come with it, not augmented.
-        """
-        taken = self._prepared(torch.from_numpy(images.x).index_select(0, index), None, PLAIN) if pixels else None
-        if views == 0:
-            return Batch(self._rows_of(images, PLAIN).take(index), labels[index].long(), epoch, images=taken)
-        first, *second = (self.drawn(images, index, rng) for rng in rngs[:views])
-        return Batch(first, labels[index].long(), epoch, second[0] if second else None, taken)
-
     def drawn(self, images: ImageSet, index: Tensor, rng: torch.Generator) -> Tensor:
         """Return a batch in which each image has one of its kept views; nothing is drawn where there is but one."""
         number = self._images.cached_views
         if number == 1:
-            return self._rows_of(images, PLAIN).take(index)
+            return self.of(images, PLAIN).take(index)
         views = torch.randint(1, number + 1, (len(index),), generator=rng)
         parts = [(view, torch.nonzero(views == view).flatten()) for view in sorted(set(views.tolist()))]
-        taken = torch.cat([self._rows_of(images, view).take(index[at]) for view, at in parts])
+        taken = torch.cat([self.of(images, view).take(index[at]) for view, at in parts])
         order = torch.cat([at for _, at in parts])
         return taken[torch.argsort(order).to(taken.device)]
 
@@ -219,13 +186,10 @@ class FrozenFeatures:
                 augmentation = {key: getattr(self._images, key) for key in (*AUGMENTATION, "jitter_p")}
                 about = about | {"view": view, "augmentation": augmentation}
             name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in self._config.name)
-            kind = Kind(f"{name}-{self.depth.replace(':', '')}", about, self._shape, self._dtype)
+            dtype = "float32" if self._kept_in(len(self._shape)) == "float32" else "int16"  # NumPy has no bfloat16
+            kind = Kind(f"{name}-{self.depth.replace(':', '')}", about, self._shape, dtype)
             self._stores[view] = FeatureStore(kind, int(self._config.precompute_gb * 1e9))
         return self._stores[view]
-
-    @property
-    def _dtype(self) -> str:
-        return "float32" if self._kept_in(len(self._shape)) == "float32" else "int16"  # bits, as NumPy has no bfloat16
 
     def _kept_in(self, ndim: int) -> str:
         """Return the number format of what is kept of an image, which has so many axes."""
@@ -237,8 +201,8 @@ class FrozenFeatures:
             weights = self._digest()
             images = torch.randint(
                 0, 256, (2, self._size, self._size, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-            )
-            (probe,) = self._each([images], lambda x: self._of_batch(self._prepared(x, None, PLAIN), fill=False))
+            ).to(self._device)
+            (probe,) = self._each([images], lambda x: self._of_batch(self._pipeline.plain(x), fill=False))
             self._shape = probe.shape[1:]
             kept = self._kept_in(len(self._shape))
             self._about = {
@@ -259,8 +223,10 @@ class FrozenFeatures:
         cuts = [index[start : start + BATCH] for start in range(0, len(index), BATCH)]
 
         def one(cut: NDArray[np.int64]) -> NDArray[Any]:
-            marks = None if view == PLAIN else images.marks[cut]
-            return self._of_batch(self._prepared(torch.from_numpy(images.x[cut]), marks, view))
+            x = torch.from_numpy(images.x[cut]).to(self._device)
+            return self._of_batch(
+                self._pipeline.plain(x) if view == PLAIN else self._augmented(x, images.marks[cut], view)
+            )
 
         return np.concatenate(self._each(cuts, one))
 
@@ -278,20 +244,16 @@ class FrozenFeatures:
         finally:
             torch.set_num_threads(threads)
 
-    def _prepared(self, x: Tensor, marks: NDArray[np.uint8] | None, view: int) -> Tensor:
-        """Return images (B, H, W, 3) as the network sees them in a view (B, 3, H, W).
+    def _augmented(self, x: Tensor, marks: NDArray[np.uint8], view: int) -> Tensor:
+        """Return images (B, H, W, 3) as the network sees them in an augmented view (B, 3, H, W).
 
         Each image is augmented by a generator of its own, which its mark and the view decide alone.
         """
-        pipeline = Pipeline(self._images, self._device, self._layout)
-        x = x.to(self._device)
-        if marks is None:
-            return pipeline.plain(x)
         views = []
         for image, mark in zip(x, marks, strict=True):
             seed = hashlib.sha256(mark.tobytes() + f"view {view}".encode()).digest()[:8]
             rng = torch.Generator().manual_seed(int.from_bytes(seed, "little") >> 1)
-            views.append(pipeline.train(image[None], rng))
+            views.append(self._pipeline.train(image[None], rng))
         return torch.cat(views).contiguous(memory_format=self._layout)
 
     @torch.no_grad()
@@ -303,17 +265,12 @@ class FrozenFeatures:
             full[: len(x)] = x
         with precision.autocast(self._precision, self._device):
             kept = self._shortcut.beginning(full)[: len(x)].float().contiguous()
-        if (form := self._kept_in(kept.ndim - 1)) == "float32":
-            return kept.cpu().numpy()
-        return kept.to(getattr(torch, form)).view(torch.int16).cpu().numpy()
+        form = self._kept_in(kept.ndim - 1)
+        bits = kept.to(getattr(torch, form)).view(torch.float32 if form == "float32" else torch.int16)
+        return bits.cpu().numpy()
 
-    def said(self, before: int, of: int) -> Done:
-        """Return what writes to the log, every ten seconds, how far the work is.
-
-        Args:
-            before: How many images are done already.
-            of: How many there are in all.
-        """
+    def said(self, of: int) -> Done:
+        """Return what writes to the log, every ten seconds, how far the work on so many images is."""
         began = last = time.monotonic()
 
         def said(done: int, _: int) -> None:
@@ -321,10 +278,10 @@ class FrozenFeatures:
             now = time.monotonic()
             if now - last >= _SAID:
                 last = now
-                left = (now - began) / done * (of - before - done)
+                left = (now - began) / done * (of - done)
                 log.info(
                     "features: %s of %s images, about %.0f s left",
-                    f"{before + done:,}",
+                    f"{done:,}",
                     f"{of:,}",
                     left,
                     extra={"event": "features"},

@@ -7,26 +7,10 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from fedshift_clients.base import DomainClient
+from fedshift_clients.training.class_means import EpochMeans as EpochMeans
 from fedshift_clients.training.node import NodeTools
 from fedshift_core.arrays import Arrays
 from fedshift_core.methods.prototypes import PrototypeParams
-
-
-class EpochMeans:
-    """Class means of the features that a node sees while it trains, over one epoch."""
-
-    def __init__(self, num_classes: int, feature_dim: int, device: torch.device) -> None:
-        self._sums = torch.zeros(num_classes, feature_dim, device=device)
-        self._counts = torch.zeros(num_classes, dtype=torch.int64, device=device)
-
-    def add(self, features: Tensor, y: Tensor) -> None:
-        """Add features (B, D), as they were in the forward pass of a step, with labels (B,)."""
-        self._sums.index_add_(0, y, features.detach())
-        self._counts += torch.bincount(y, minlength=len(self._counts))
-
-    def result(self) -> tuple[Tensor, Tensor]:
-        """Return means (C, D), zero for a class that was not seen, and counts (C,)."""
-        return self._sums / self._counts.clamp(min=1)[:, None], self._counts
 
 
 def by_class(prototypes: Tensor | None, labels: Tensor | None, num_classes: int) -> tuple[Tensor, Tensor] | None:
@@ -71,7 +55,7 @@ class PrototypeClient(DomainClient[PrototypeP]):
 
     def start_epoch(self, epoch: int) -> None:
         """Gather prototypes anew, so that the last epoch's remain."""
-        self._seen = EpochMeans(self.model.num_classes, self.model.feature_dim, self.setup.device)
+        self._seen = EpochMeans(self.model.num_classes, self.setup.device)
 
     def gather(self, features: Tensor, y: Tensor) -> None:
         """Remember what the last epoch's prototypes are made of: features (B, D) of a step, labels (B,)."""
@@ -80,8 +64,7 @@ class PrototypeClient(DomainClient[PrototypeP]):
 
     def finish_round(self, server_round: int) -> Arrays:
         """Contribute the class means of the node's features."""
-        last_epoch = self.params.proto_source == "last_epoch"
-        if not last_epoch:
+        if self.params.proto_source != "last_epoch":
             return contribution(*self.class_prototypes())
         means, draws = self._seen.result()
         return contribution(means, self.seen_images(draws))

@@ -44,7 +44,7 @@ class LocalScorer(LocalTrainer[P]):
         before, _ = self.score(test)
         total, times = Scores(0, 0.0), np.zeros(len(test), np.int64)
         dropout = self.own_draws("dropout-adapt", self.server_round)
-        with self.kept_weights(), dropout, self._predicting_by(adaptation), self._labels_withheld():
+        with self.kept_weights(), dropout, self._run_by(adaptation):
             for places in adaptation.adapt(self, test.x):
                 if not times.any():
                     self.start_pass()  # with the model as it is adapted
@@ -57,32 +57,22 @@ class LocalScorer(LocalTrainer[P]):
         return replace(total, others={adaptation.before: before})
 
     @contextmanager
-    def _labels_withheld(self) -> Iterator[None]:
-        """Take from the client all that has labels of images that are scored, while code of an adaptation runs."""
+    def _run_by(self, adaptation: Adaptation) -> Iterator[None]:
+        """Let an adaptation classify, and withhold the labels of what is scored, while its code runs."""
         held = self.test_set, self.own_sets
         self.test_set, self.own_sets = _no_labels, {}
-        try:
-            yield
-        finally:
-            self.test_set, self.own_sets = held
-
-    def other_weights(self) -> None:
-        """Tell the adaptation, if there is one, that the model is another one."""
-        if self._adaptation is not None:
-            with self._labels_withheld():
-                self._adaptation.received(self)
-
-    @contextmanager
-    def _predicting_by(self, adaptation: Adaptation) -> Iterator[None]:
-        """Let the adaptation classify, if it has a way of its own."""
-        if type(adaptation).predict is Adaptation.predict:
-            yield
-            return
         self._predictor = lambda x: adaptation.predict(self, x)
         try:
             yield
         finally:
+            self.test_set, self.own_sets = held
             self._predictor = None
+
+    def other_weights(self) -> None:
+        """Tell the adaptation, if there is one, that the model is another one."""
+        if self._adaptation is not None:
+            with self._run_by(self._adaptation):
+                self._adaptation.received(self)
 
 
 def _no_labels(domain: str) -> ImageSet:

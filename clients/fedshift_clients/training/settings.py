@@ -224,14 +224,9 @@ class TrainConfig(ConfigModel):
         return self
 
     @property
-    def counts_classes(self) -> bool:
-        """Whether weights of classes go by numbers of images."""
-        return self.class_weights in (BALANCED, EFFECTIVE)
-
-    @property
     def asks_federation(self) -> bool:
         """Whether nodes need the numbers of images of all nodes."""
-        return self.counts_classes and self.class_counts == "federation"
+        return self.class_weights in (BALANCED, EFFECTIVE) and self.class_counts == "federation"
 
     @property
     def needs_rounds(self) -> bool:

@@ -7,14 +7,17 @@ Source of the question: Wang et al., "Why Batch Normalization Damage Federated L
 https://arxiv.org/abs/2301.02982; answers to it are in the configuration (``evaluate.bn``).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedshift_clients.training.arrays import cloned, put
 from fedshift_core.wire.names import BN_MEAN, BN_VAR
 
 
@@ -79,24 +82,20 @@ def take(model: nn.Module, forward: Callable[[Tensor], object], batches: Iterabl
         By name of the layer; nothing of a layer that was not used.
     """
     moments_of: dict[str, Moments] = {}
-    seen: dict[str, int] = {}
+    seen = Counter[str]()
     images = 0
 
-    def note(name: str, x: Tensor) -> None:
-        values = x.detach().float()
+    def note(name: str, module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        values = given[0].detach().float()
         var, mean = torch.var_mean(values, [dim for dim in range(values.ndim) if dim != 1], correction=0)
         mean, number = mean.double(), len(values)
-        if name not in moments_of:
-            moments_of[name] = Moments(torch.zeros_like(mean), torch.zeros_like(mean))
-        moments_of[name].sums += number * mean
-        moments_of[name].squares += number * (var.double() + mean.square())
-        seen[name] = seen.get(name, 0) + number
-
-    def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda module, given: note(name, given[0])
+        moments = moments_of.setdefault(name, Moments(torch.zeros_like(mean), torch.zeros_like(mean)))
+        moments.sums += number * mean
+        moments.squares += number * (var.double() + mean.square())
+        seen[name] += number
 
     model.eval()
-    handles = [norm.register_forward_pre_hook(hook(name)) for name, norm in free_layers(model).items()]
+    handles = [norm.register_forward_pre_hook(partial(note, name)) for name, norm in free_layers(model).items()]
     try:
         with torch.no_grad(), by_batch(model):
             for x in batches:
@@ -125,15 +124,9 @@ def of_moments(moments: Mapping[str, Moments], images: int) -> dict[str, Tensor]
 def in_place(model: nn.Module, statistics: Mapping[str, Tensor]) -> Iterator[None]:
     """Put statistics, by state-dict name, into a model; afterwards they are what they were before."""
     state = model.state_dict()
-    before = {name: state[name].clone() for name in statistics}
+    before = cloned({name: state[name] for name in statistics})
     try:
-        _put(state, statistics)
+        put(state, statistics)
         yield
     finally:
-        _put(state, before)
-
-
-def _put(state: Mapping[str, Tensor], statistics: Mapping[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, tensor in statistics.items():
-            state[name].copy_(tensor)
+        put(state, before)

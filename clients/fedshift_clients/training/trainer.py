@@ -9,7 +9,7 @@ from torch import Tensor
 from fedshift_clients.losses.imbalance import ClassLoss
 from fedshift_clients.models.networks import set_training
 from fedshift_clients.modules.base import AllModules, joined
-from fedshift_clients.training.batches import Batch, Terms, cut, in_turns, with_domains
+from fedshift_clients.training.batches import Batch, Terms, cut, in_turns
 from fedshift_clients.training.loss_terms import LossTerms
 from fedshift_clients.training.node import NodeTools
 from fedshift_clients.training.phases import DATA, TRAINING, Phase
@@ -111,8 +111,7 @@ class LocalTrainer(NodeTools[P]):
         """Yield the batches of an epoch as ``train.sampler`` says; arguments as of ``augmented_batches``."""
         if self.setup.train.sampler == "balanced" and self.phase.images is None:
             places = cut(self.training_order(images, rngs[0]), size)
-            batches = self.chosen_batches(images, places, views, *rngs[1:], epoch)
-            return batches if images.domains is None else with_domains(batches, places, images.domains)
+            return self.chosen_batches(images, places, views, *rngs[1:], epoch)
         return self.augmented_batches(images, size, views, *rngs, epoch)
 
     def seen_images(self, draws: Tensor) -> Tensor:
@@ -178,14 +177,12 @@ class LocalTrainer(NodeTools[P]):
         """
         if self.trained_by is not None:
             return self.trained_by.train(self, server_round, phases)
-        self.steps, first = 0, 0
+        self.steps, done = 0, 0
         set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
         learned = {name: parameter.requires_grad for name, parameter in self.model.named_parameters()}
         optimizer = self._bench.optimizer()
         rate = self.setup.train.lr_factor(server_round, self.setup.rounds)
-        order, first_view, second_view = (
-            self.torch_rng(purpose, server_round) for purpose in ("order", "augment", "augment-second")
-        )
+        order, first, second = (self.torch_rng(name, server_round) for name in ("order", "augment", "augment-second"))
         seen = LossTerms()
         for self.phase in phases:
             self.phase.check(learned)
@@ -195,9 +192,9 @@ class LocalTrainer(NodeTools[P]):
                 optimizer = self._bench.optimizer()
             for group in optimizer.param_groups:
                 group["lr"] = rate * (self.setup.train.lr if self.phase.lr is None else self.phase.lr)
-            for epoch in range(first, first + self.phase.epochs):
-                self._train_epoch(epoch, optimizer, (order, first_view, second_view), seen)
-            first += self.phase.epochs
+            for epoch in range(done, done + self.phase.epochs):
+                self._train_epoch(epoch, optimizer, (order, first, second), seen)
+            done += self.phase.epochs
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(learned[name])
         return seen.means()

@@ -60,12 +60,13 @@ class PrivacyOnNode(NodeFeature):
         numbers = {name: value for name, value in reply.metrics.items() if any(key.fits(name) for key in _SAID)}
         if not privacy.of_images:
             return Reply(reply.images, numbers, noised(privacy, call.sent, reply.weights), {})
-        if client.trained_by is None or not client.trained_by.accounts_for(client):
+        spends = None if client.trained_by is None else client.trained_by.spending(client)
+        if spends is None or client.steps != spends.steps:
             raise FedShiftError(
                 f"privacy.name={privacy.name}: this node did not train privately, with train.epochs="
                 f"{call.config.train.epochs} as is accounted for; nothing leaves"
             )
-        numbers[EPSILON] = client.trained_by.epsilon(client, client.server_round)
+        numbers[EPSILON] = spends.epsilon(client.server_round)
         return Reply(reply.images, numbers, reply.weights, reply.knowledge)
 
 

@@ -13,8 +13,8 @@ from support import Float, as64, numerical_gradient
 from torch import Tensor, nn
 
 from fedshift_clients.adapt import tent
-from fedshift_clients.adapt.eata import EATA, fisher_values
-from fedshift_clients.adapt.params import EATAParams
+from fedshift_clients.adapt.eata import EATA
+from fedshift_clients.adapt.params import EATAParams, TentParams
 from fedshift_clients.models import networks
 from fedshift_clients.training import statistics
 from fedshift_core.errors import ConfigError
@@ -67,7 +67,7 @@ def test_fisher_values_are_mean_squares_of_slopes_by_batch() -> None:
             return cross_entropy(slow_logits(model, x, at), taken)
 
         squares.append(numerical_gradient(loss, torch.from_numpy(theta(model)), 1e-6) ** 2)
-    result = fisher_values(model, list(statistics.layers(model).values()), model, batches)
+    result = EATA(model, model, EATAParams(), batches).fisher
     np.testing.assert_allclose(np.concatenate([as64(f) for f in result]), np.mean(squares, axis=0), rtol=1e-5)
 
 
@@ -83,7 +83,7 @@ def test_three_batches_against_the_equations(alpha: float, margin: float | None)
             made.last.weight.mul_(8)  # else no prediction is sure
     clean, began, at, moved = [images(9)], theta(plain), theta(plain), np.zeros(6)
     adapted, mean = EATA(model, model, params, clean), np.zeros(CLASSES)
-    fisher = np.concatenate([as64(f) for f in fisher_values(plain, [plain.norm], plain, clean)])
+    fisher = np.concatenate([as64(f) for f in adapted.fisher])
     for number in range(3):
         x = images(20 + number, 12)
         logits = slow_logits(model, x, at)
@@ -164,4 +164,4 @@ def test_more_steps_are_steps_of_one_and_the_last_pass_predicts() -> None:
     once = tent.Tent(model, model)
     expected = [once(images) for _ in range(3)][-1]
     model, images = model_and_images()
-    assert torch.equal(tent.Tent(model, model, steps=3)(images), expected)
+    assert torch.equal(tent.Tent(model, model, TentParams(steps=3))(images), expected)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedshift_clients.adapt.eata import EATA, EATAAdaptation
 from fedshift_clients.adapt.params import EATAParams, StreamParams, T3AParams, TentParams
 from fedshift_clients.adapt.stream import Predictor, Stream
-from fedshift_clients.adapt.t3a import T3AAdaptation, adjusting
+from fedshift_clients.adapt.t3a import T3A, T3AAdaptation
 from fedshift_clients.adapt.tent import Tent, TentAdaptation
 from fedshift_clients.base import DomainClient
 from fedshift_clients.methods.copa import CopaClient
@@ -47,7 +47,7 @@ class Noting(Stream):
 
     name = "noting"
 
-    def predictor(self, client: DomainClient, own: Predictor) -> Predictor:
+    def predictor(self, client: DomainClient) -> Predictor:
         self.sizes: list[int] = []
 
         def run(x: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def test_a_node_predicts_as_the_adaptation_does_on_the_same_batches(name: str) -
     run: Predictor = {
         "tent": lambda: Tent(model, other.predict),
         "eata": lambda: EATA(model, other.predict, EATAParams(batch_size=8, redundancy=1.0), list(clean.split(8))),
-        "t3a": lambda: adjusting(model.classifier, other.forward),
+        "t3a": lambda: T3A(model.classifier, other.forward),
     }[name]()
     torch.testing.assert_close(predicted(made), torch.cat([run(part) for part in x.split(8)]), rtol=1e-4, atol=1e-5)
 
@@ -120,8 +120,8 @@ def test_where_a_method_classifies_in_its_own_way_that_says_which_class_a_featur
     predictions = predicted(taken(made))
     made.model.eval()
     x, own = normalised(TEST, made.setup.images), (made.model.classifier, made.forward)
-    torch.testing.assert_close(predictions, adjusting(*own, made.predict)(x), rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(predictions, adjusting(*own)(x), atol=1e-2)
+    torch.testing.assert_close(predictions, T3A(*own, made.predict)(x), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(predictions, T3A(*own)(x), atol=1e-2)
 
 
 def test_a_classifier_without_a_linear_layer_is_refused() -> None:

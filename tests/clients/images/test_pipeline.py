@@ -50,10 +50,10 @@ def test_full_chain_is_its_steps_one_after_the_other() -> None:
     x, generator = images(), rng(9)
     steps = x
     for part in (ImageConfig(crop_padding=2), ImageConfig(flip=True)):
-        steps = augment.draw_moves(len(x), part, generator).apply_to(steps)
+        steps = augment.Moves(len(x), part, generator).apply_to(steps)
     steps = steps.permute(0, 3, 1, 2).contiguous() / 255
-    for step in transforms.compose(ImageConfig(**FULL)).transforms:
-        steps, _ = step(steps, generator)
+    for key in ("resized_crop", "jitter", "grayscale"):
+        steps, _ = transforms.transformed(steps, torch.arange(16), ImageConfig(**{key: FULL[key]}), generator)
     found = pipeline(**FULL).train(x, rng(9))
     torch.testing.assert_close(found, (steps - MOMENTS[0]) / MOMENTS[1], rtol=0, atol=1e-5)
 

@@ -1,7 +1,6 @@
 """Transforms with a draw per image, against torchvision's functions on one image at a time."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]
 
 from fedshift_clients.images import transforms
-from fedshift_clients.images.augment import Pipeline, draw_moves
-from fedshift_clients.images.transforms import ColorJitter, PerSample, RandomGrayscale, RandomResizedCrop
+from fedshift_clients.images.augment import Moves, Pipeline
 from fedshift_clients.training.settings import ImageConfig
 
 #: torchvision's counterparts of transforms.ADJUSTMENTS.
@@ -42,20 +40,22 @@ def near(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=2e-6)
 
 
-jitter = partial(ColorJitter, 0.4, 0.5, 0.6, 0.2, p=0.8)
-EVERY: list[Callable[..., PerSample]] = [partial(RandomResizedCrop, (0.2, 0.9)), jitter, partial(RandomGrayscale, 0.5)]
+STRENGTHS = (0.4, 0.5, 0.6, 0.2)
+SHAPE = torch.Size((9, 3, 8, 8))
+#: Draws, with two settings of which other things come.
+EVERY: list[Callable[[torch.Generator, bool], Any]] = [
+    lambda rng, all_of_it: transforms.draw_windows(SHAPE, (1.0 if all_of_it else 0.01, 1.0), rng),
+    lambda rng, all_of_it: transforms.jittered(images(9), STRENGTHS, float(all_of_it), rng),
+    lambda rng, all_of_it: transforms.grayscaled(images(9), float(all_of_it), rng),
+]
 
 
-@pytest.mark.parametrize("make", EVERY)
-def test_as_many_numbers_are_drawn_whatever_comes_of_them(make: Callable[[], PerSample]) -> None:
+@pytest.mark.parametrize("draw", EVERY)
+def test_as_many_numbers_are_drawn_whatever_comes_of_them(draw: Callable[[torch.Generator, bool], Any]) -> None:
     states = []
-    for p in (0.0, 1.0):
-        transform: Any = make()
-        if isinstance(transform, RandomResizedCrop):
-            transform.scale = (p or 0.01, 1.0)
-        transform.p = p
+    for all_of_it in (False, True):
         generator = rng()
-        transform.draw(torch.Size((9, 3, 8, 8)), generator)
+        draw(generator, all_of_it)
         states.append(generator.get_state())
     assert torch.equal(*states)
 
@@ -78,13 +78,14 @@ def test_adjustment_is_torchvisions_for_each_image(i: int) -> None:
 
 
 def test_jitter_follows_each_images_factors_and_order() -> None:
-    x, draws, generator = images(40), jitter(p=0.8).draw(torch.Size((40, 3, 12, 12)), rng(1)), rng(1)
-    out, returned = jitter(p=0.8)(x, generator)
-    assert returned is generator and 0 < int(draws["chosen"].sum()) < 40
+    x = images(40)
+    chosen, factors, order = transforms.draw_jitter(40, STRENGTHS, 0.8, rng(1))
+    out = transforms.jittered(x, STRENGTHS, 0.8, rng(1))
+    assert 0 < int(chosen.sum()) < 40
     for n, wanted in enumerate(x):
-        if draws["chosen"][n]:
-            for i in draws["order"][n].tolist():
-                wanted = SLOW[i](wanted, float(draws["factors"][n, i]))
+        if chosen[n]:
+            for i in order[n].tolist():
+                wanted = SLOW[i](wanted, float(factors[n, i]))
             near(out[n], wanted)
         else:
             assert torch.equal(out[n], wanted)
@@ -92,31 +93,27 @@ def test_jitter_follows_each_images_factors_and_order() -> None:
 
 def test_grayscale_is_torchvisions_where_chosen_and_nothing_elsewhere() -> None:
     x = images(30)
-    chosen = RandomGrayscale(0.4).draw(x.shape, rng(2))["chosen"]
-    out, _ = RandomGrayscale(0.4)(x, rng(2))
+    chosen = torch.rand(30, generator=rng(2)) < 0.4
+    out = transforms.grayscaled(x, 0.4, rng(2))
     assert 0 < int(chosen.sum()) < 30
     near(out[chosen], functional.rgb_to_grayscale(x[chosen], num_output_channels=3))
     assert torch.equal(out[~chosen], x[~chosen])
 
 
-def windows(crop: RandomResizedCrop, shape: torch.Size, seed: int) -> list[list[int]]:
-    draws = crop.draw(shape, rng(seed))
-    return torch.stack([draws[key] for key in ("top", "left", "height", "width")], dim=1).int().tolist()
-
-
 @pytest.mark.parametrize(("h", "w"), [(12, 12), (9, 20)])
 @pytest.mark.parametrize("scale", [(0.02, 0.1), (0.5, 1.0)])
 def test_resized_crop_is_torchvisions_of_each_window(h: int, w: int, scale: tuple[float, float]) -> None:
-    x, crop = images(20, h, w), RandomResizedCrop(scale)
-    out, _ = crop(x, rng(3))
-    for image, place, cut in zip(x, windows(crop, x.shape, 3), out, strict=True):
+    x = images(20, h, w)
+    windows = transforms.draw_windows(x.shape, scale, rng(3))
+    out = transforms.stretched(x, windows)
+    for image, place, cut in zip(x, windows.T.int().tolist(), out, strict=True):
         torch.testing.assert_close(cut, functional.resized_crop(image, *place, [h, w]), rtol=0, atol=2e-5)
 
 
 def test_window_that_never_fits_is_the_whole_image() -> None:
     # Twice as wide as high and of the whole area: fits into no square.
-    crop = RandomResizedCrop((1.0, 1.0), (2.0, 2.0))
-    assert windows(crop, torch.Size((3, 3, 16, 16)), 0) == [[0, 0, 16, 16]] * 3
+    windows = transforms.draw_windows(torch.Size((3, 3, 16, 16)), (1.0, 1.0), rng(0), ratio=(2.0, 2.0))
+    assert windows.T.tolist() == [[0, 0, 16, 16]] * 3
 
 
 # --- what all have in common -----------------------------------------------------------------------
@@ -144,7 +141,7 @@ def crop_as_first_written(x: Tensor, padding: int, generator: torch.Generator) -
 
 
 def moved(x: Tensor, generator: torch.Generator, **given: Any) -> Tensor:
-    return draw_moves(len(x), ImageConfig(**given), generator).apply_to(x)
+    return Moves(len(x), ImageConfig(**given), generator).apply_to(x)
 
 
 @pytest.mark.parametrize(("b", "h", "w", "padding"), [(1, 1, 1, 1), (7, 6, 5, 2), (5, 8, 8, 16)])

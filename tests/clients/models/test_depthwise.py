@@ -31,7 +31,7 @@ def test_gradients_are_those_of_pytorchs_own(
     x, weight, bias = drawn(seed, 2, 3, *size), drawn(seed + 1, 3, 1, *kernel), drawn(seed + 2, 3)
     x = x.contiguous(memory_format=torch.channels_last) if last else x
     leaves = [part.double().requires_grad_() for part in (x, weight, bias)]
-    made = depthwise.conv2d(*leaves, stride=stride, padding=padding)
+    made = depthwise.Depthwise.apply(*leaves, stride, padding)
     theirs = F.conv2d(*leaves, stride, padding, groups=3)
     assert torch.equal(made, theirs)
     ours, wanted = (torch.autograd.grad(out, leaves, drawn(seed + 3, *out.shape).double()) for out in (made, theirs))
@@ -62,12 +62,12 @@ def trained(model: nn.Module, *, bf16: bool) -> list[Tensor]:
 
 
 def test_only_layers_that_gain_are_changed_and_only_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = Mock(side_effect=depthwise.conv2d)
-    monkeypatch.setattr(depthwise, "conv2d", counted)
+    counted = Mock(side_effect=depthwise.Depthwise.apply)
+    monkeypatch.setattr(depthwise.Depthwise, "apply", counted)
     plain = Net()
     ours = copy.deepcopy(plain)
     depthwise.quicken(ours)
-    assert [type(layer) is depthwise.QuickConv2d for layer in ours] == [True] * 2 + [False] * 7
+    assert [type(layer) is depthwise.quick(nn.Conv2d) for layer in ours] == [True] * 2 + [False] * 7
     torch.testing.assert_close(trained(ours, bf16=False), trained(plain, bf16=False), rtol=0, atol=0)
     assert not counted.called
     for one, other in zip(trained(plain, bf16=True), trained(ours, bf16=True), strict=True):
@@ -81,4 +81,4 @@ def test_dp_sgd_finds_the_gradients_of_single_images() -> None:
     encoder = nn.Sequential(nn.Conv2d(6, 6, 5, padding=2, groups=6), nn.ReLU(), nn.Flatten())
     depthwise.quicken(encoder)
     per_image.check(SplitModel(encoder, 6 * 64, 3), drawn(0, 4, 6, 8, 8), freeze_batchnorm=False)
-    assert type(encoder[0]) is depthwise.QuickConv2d
+    assert type(encoder[0]) is depthwise.quick(nn.Conv2d)

@@ -210,7 +210,7 @@ def test_a_round_has_the_steps_that_are_accounted_for_and_draws_anew() -> None:
         client = private_client(noise_multiplier=2.0)
         arrays, number, metrics = client.fit(shared(client), {SERVER_ROUND: 1})
         assert (number, client.steps) == (N, client.trained_by.spending(client).steps) == (N, 6)
-        assert metrics == {} and client.trained_by.accounts_for(client)
+        assert metrics == {} and client.steps == client.trained_by.spending(client).steps
         ends.append(arrays)
     assert not any(np.array_equal(one, other) for one, other in zip(*ends, strict=True))
 
@@ -278,7 +278,7 @@ def test_an_attack_by_the_loss_finds_members_without_noise_and_not_with_it() -> 
     private = private_client(network=wide(), target_epsilon=0.5, **options)
     for client in (bare, private):
         fit(client)
-    epsilon = private.trained_by.epsilon(private, 1)
+    epsilon = private.trained_by.spending(private).epsilon(1)
     bound = (math.exp(epsilon) - 1 + 2e-5) / (math.exp(epsilon) + 1)
     chance = math.sqrt(math.log(1e6) / 60)  # of the largest gap of two samples of 60, exceeded once in a million
     assert epsilon <= 0.5 and advantage(bare, members, others) > 0.8

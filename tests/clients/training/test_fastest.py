@@ -19,7 +19,7 @@ class Machine:
     """A clock and steps that take so many seconds for an image."""
 
     def __init__(self, seconds: dict[Arithmetic, float]) -> None:
-        self.seconds, self.most, self.now, self.done = seconds, 64, 0.0, 0
+        self.seconds, self.now, self.done = seconds, 0.0, 0
 
     def step(self, name: Arithmetic, images: int) -> Callable[[], None]:
         def run() -> None:
@@ -30,7 +30,7 @@ class Machine:
 
 
 def chosen(machine: Machine) -> autotune.Found:
-    return autotune.choose(machine, list(machine.seconds), lambda: machine.now)
+    return autotune.choose(machine.step, 64, list(machine.seconds), lambda: machine.now)
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp
     bare = model_of(tmp_path / "cnn", "cnn")
     predictions = predicting.predict(bare, [pictures], batch=5, adapt="t3a", in_order=True)
     built, x = opening.scorer_of(*saved.read(bare)), pixels_of(predictions)
-    run = t3a.adjusting(built.model.classifier, built.passed)
+    run = t3a.T3A(built.model.classifier, built.passed)
     assert predictions.probabilities == by_batch(run, (x[:5], x[5:10], x[10:]))
     order = generator(0, "clean-order").permutation(11)  # the folder goes class by class
     for clean in ([], [pictures]):
