@@ -176,10 +176,10 @@ class Comparison:
             ConfigError: If the file cannot be written.
         """
         from fedshift.lab.tables.compare import board, board_page
+        from fedshift.lab.tables.compare.rows import runs_of
         from fedshift.run import frames
 
-        runs = [part for row in self.numbers.rows for part in row.runs]
-        made = board.of_runs(runs)
+        made = board.of_runs(runs_of(self.numbers.rows))
         return frames.written(path, lambda file: board_page.page(made, file))
 
     def frame(self, by: 'Literal["method", "seed"]' = "method") -> "pd.DataFrame":

@@ -22,7 +22,6 @@ from fedshift.lab.tables.results.settings import BN_STATISTICS, NODES
 from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import some
-from fedshift_core.paths import user_path
 from fedshift_core.wire.names import BN_SCORE
 
 IN_DOMAIN, UNSEEN = "in-domain", "held out"
@@ -88,11 +87,10 @@ def board(paths: Sequence[Path]) -> Board:
     Raises:
         ConfigError: If no run is finished, or a named file or every file is not valid.
     """
-    given = loading.read([inner for path in paths for inner in with_inner(user_path(path))])
-    unreadable = tuple(given.left_out())
-    unfinished = [f"left out, not finished: {', '.join(given.unfinished)}"] if given.unfinished else []
+    given = loading.read(with_inner(paths))
     made = of_runs(given.runs)
-    return Board(made.tables, (*made.left_out, *unfinished, *unreadable), unreadable)
+    left_out = (*made.left_out, *given.unfinished, *given.unreadable)
+    return Board(made.tables, left_out, given.unreadable)
 
 
 def of_runs(runs: Sequence[Run]) -> Board:
@@ -102,7 +100,7 @@ def of_runs(runs: Sequence[Run]) -> Board:
         ConfigError: If no run is in a table.
     """
     left_out: list[str] = []
-    runs = run_metrics.with_rounds(runs, "last5")  # no score of the page chooses a round
+    runs = run_metrics.as_scored(runs, "last5")  # no score of the page chooses a round
     tables = [
         table
         for settled, numbers in comparisons(runs, "last5", left_out)

@@ -144,12 +144,11 @@ class Claims:
 
 def _cells(claim: Claim) -> tuple[str, ...]:
     gain = claim.our_gain
-    ours = "-" if gain.difference.mean is None else formats.number(gain.difference.mean, gain.difference.std, "+")
     return (
         claim.table,
         claim.row,
         f"{claim.printed_gain:+.2f}",
-        ours,
+        formats.number(gain.difference, sign="+"),
         str(len(gain.seeds)),
         *formats.p_values(gain if claim.tested else None),
         claim.verdict_line,

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fedshift.lab.tables.compare import tradeoff
 from fedshift.lab.tables.compare.paper_names import column as column_name
 from fedshift.lab.tables.compare.paper_names import row_text, text_of
-from fedshift.lab.tables.compare.rows import Row, baseline, named
+from fedshift.lab.tables.compare.rows import Row, baseline, runs_of
 from fedshift.lab.tables.compare.table import Numbers, measure
 from fedshift.lab.tables.results.differences import OTHER_IMAGES
 from fedshift.lab.tables.results.metrics import LOWEST_IS_BEST
@@ -77,7 +77,7 @@ def plots(numbers: Numbers) -> Figures:
         lacking.append("No curves over the rounds: the files of these runs have none.")
     if numbers.costs is not None and not prices:
         lacking.append("No figure of costs: none of these rows was measured as it is.")
-    if refused := [named(row) for row in numbers.rows if row.refused]:
+    if refused := [row.name for row in numbers.rows if row.refused]:
         lacking.append(f"No difference to {text_of(BASELINE)} of {some(refused, MOST_NAMED)}: {OTHER_IMAGES}.")
     return Figures(drawn, lacking)
 
@@ -95,7 +95,7 @@ def _canvas(
     numbers: Numbers, height: float, lines: int = 1, across: int = 1, **more: object
 ) -> tuple[Figure, list[Axes]]:
     """Return an empty figure with its axes; long names of rows make it wider."""
-    longest = min(LABEL, max(len(named(row)) for row in numbers.rows))
+    longest = min(LABEL, max(len(row.name) for row in numbers.rows))
     return canvas(height, lines, across, WIDTH + LETTER * max(0, longest - SHORT_NAME), **more)
 
 
@@ -143,7 +143,7 @@ def _columns(numbers: Numbers, columns: Sequence[str]) -> Iterator[Plot]:
 
     def mark(row: Row, column: str) -> _Mark:
         each, base = _seeds(row, column), baseline(row, rows)
-        mean, std, printed = each.mean(), each.std(), None if row.paper is None else row.paper.values[column]
+        mean, std, printed = each.mean(), each.std(), None if row.paper is None else row.paper.values[column].mean
         low, high = max(mean - std, min(mean, 0)), min(mean + std, max(mean, 100))  # no share is beyond
         dashed = nan if base is None else _seeds(base, column).mean()
         return _Mark(each, low, high, dashed, nan if printed is None else printed)
@@ -221,7 +221,7 @@ def _curves(numbers: Numbers) -> Iterator[Plot]:
     band = " Bands: ± standard deviation over seeds." * any(len(frame) > 1 for _, frame in drawn.values())
     lacking = len(rows) - len(drawn)
     without = f" {plural(lacking, 'row has', 'rows have')} files without rounds." if lacking else ""
-    what = capital(measure("final", [run for row, _ in drawn.values() for run in row.runs]))
+    what = capital(measure("final", runs_of(row for row, _ in drawn.values())))
     yield Plot(figure, "curves", f"{what} (%) of each round, mean over domains and seeds.{band}{dashed}{without}")
 
 
@@ -237,7 +237,7 @@ def _rounds(row: Row) -> "pd.DataFrame":
     """Return the accuracies of runs by round, of rounds that all of them scored."""
     import pandas as pd
 
-    return pd.DataFrame(row.curves()).dropna(axis=1).sort_index(axis=1)
+    return pd.DataFrame([run.curve for run in row.runs]).dropna(axis=1).sort_index(axis=1)
 
 
 def _prices(numbers: Numbers) -> Iterator[Plot]:
@@ -279,4 +279,4 @@ def _seeds(row: Row, column: str) -> "pd.Series[float]":
 
 
 def _label(row: Row) -> str:
-    return shortened(plain(named(row), 4 * MOST_NAME), LABEL)
+    return shortened(plain(row.name, 4 * MOST_NAME), LABEL)

@@ -52,7 +52,7 @@ def differing(runs: Sequence[Run], *, held_out: bool) -> dict[str, list[Any]]:
 def numbers_in(runs: Sequence[Run], score: str) -> Numbers:
     """Return what ``compare`` has of runs of one pool."""
     held_out = bool(runs[0].config[HELD_OUT])
-    return numbers_of(Given(list(runs), [], {}), Asked(score=score, held_out=held_out))
+    return numbers_of(Given(runs), Asked(score=score, held_out=held_out))
 
 
 def _settled(runs: Sequence[Run], score: str, left_out: list[str]) -> Iterator[tuple[list[Run], Numbers]]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedshift.lab.tables.compare import frame
 from fedshift.lab.tables.compare.formats import escaped, markdown_table, text_table
-from fedshift.lab.tables.compare.rows import named
 from fedshift.lab.tables.compare.table import Asked, mix_warnings, numbers
 from fedshift.lab.tables.papers.deviations import HELD_OUT
 from fedshift.lab.tables.results.metrics import LAST_OR_KEPT
@@ -118,7 +117,7 @@ def table(
         for row, run, sites in have
         for record in _records(
             _held_out(sites, run.config[HELD_OUT]) if held_out else sites,
-            {"row": named(row), "seed": run.results.seed, "figure": figure},
+            {"row": row.name, "seed": run.results.seed, "figure": figure},
         )
     ]
     if not records:

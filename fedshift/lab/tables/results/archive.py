@@ -59,7 +59,7 @@ def _content(run: Run) -> dict[str, Any]:
     for feature in shown.features_of(run.resolved):
         if feature.section and feature.file in results:  # without what grows with the classes
             results[feature.file] = imported(feature.section).short(results[feature.file])
-    by_round = {str(number): round(avg, 2) for number, avg in loading.curve(run).items()}
+    by_round = {str(number): round(avg, 2) for number, avg in run.curve.items()}
     more: dict[str, Any] = {"curve": by_round} if by_round else {}
     if over := run.averaged_in("last5"):
         more[AVERAGED_OVER] = list(over)
