@@ -6,7 +6,6 @@ A table has the numbers that ``compare`` has of the same runs (``pools`` says wh
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from fedshift.lab.tables.compare import run_facts
 from fedshift.lab.tables.compare.pools import MOST_NAMED, comparisons, differing, numbers_in
@@ -16,6 +15,7 @@ from fedshift.lab.tables.papers.deviations import HELD_OUT
 from fedshift.lab.tables.results import loading
 from fedshift.lab.tables.results import metrics as run_metrics
 from fedshift.lab.tables.results.differences import group_labels
+from fedshift.lab.tables.results.grouping import grouped
 from fedshift.lab.tables.results.loading import Run
 from fedshift.lab.tables.results.places import with_inner
 from fedshift.lab.tables.results.settings import BN_STATISTICS, NODES
@@ -137,19 +137,16 @@ def _kind(table: Table) -> tuple[str, str, str]:
 
 def _told_apart(tables: Sequence[Table]) -> Iterator[Table]:
     """Yield each table with the settings in which it differs from others that a reader finds next to it."""
-    near: dict[tuple[str, ...], list[Table]] = {}
-    for table in tables:
-        near.setdefault((*_kind(table), table.statistics), []).append(table)
+    near = grouped(((*_kind(table), table.statistics), table) for table in tables)
     labels: dict[int, str] = {}
     for same in near.values():
         runs = [table.runs[0] for table in same]
         differences = differing(runs, held_out=same[0].split == UNSEEN)
         differences = {key: values for key, values in differences.items() if key not in _SAID}
         labels |= dict(zip(map(id, same), group_labels(runs, differences), strict=True))
-    alike: dict[tuple[Any, ...], list[Table]] = {}
-    for table in tables:
-        heading = (*_kind(table), table.statistics, *run_facts.budget(table.runs), labels[id(table)])
-        alike.setdefault(heading, []).append(table)
+    alike = grouped(
+        ((*_kind(table), table.statistics, *run_facts.budget(table.runs), labels[id(table)]), table) for table in tables
+    )
     for same in alike.values():
         for table in same if len(same) > 1 else ():  # they stand apart by folder
             folders = list(dict.fromkeys(from_here(run.place.parent) for run in table.runs))

@@ -30,7 +30,7 @@ from fedshift.lab.tables.results.loading import Run
 from fedshift.lab.tables.results.places import with_inner
 from fedshift.lab.tables.results.settings import BASELINE
 from fedshift.lab.tables.results.statistics import paired
-from fedshift_core.accuracies import OVERALL
+from fedshift_core.accuracies import OVERALL, average
 from fedshift_core.errors import ConfigError
 from fedshift_datasets import catalog
 
@@ -164,5 +164,4 @@ def _folder_names(runs: Iterable[Run]) -> str:
 
 def _means(row: Row, domains: Collection[str]) -> dict[int, float | None]:
     """Return the mean over the domains by seed; None where a domain is missing."""
-    known = {seed: [v for d in domains if (v := values.get(d)) is not None] for seed, values in row.by_seed.items()}
-    return {seed: statistics.fmean(each) if len(each) == len(domains) else None for seed, each in known.items()}
+    return {seed: average({name: values.get(name) for name in domains}) for seed, values in row.by_seed.items()}

@@ -45,6 +45,8 @@ BELOW = 0.28  # distance of the seeds below their mean, as a share of a row
 LOG_FROM = 20  # ratio of the largest to the smallest cost from which the axis is logarithmic
 PANELS, PANEL_TITLE = 3, 22  # panels in a line; characters of a line of a panel's title
 OURS, PAPERS = domain_colour(0), domain_colour(1)
+#: What a dashed line is, in captions.
+DASHED = f" Dashed: {text_of(BASELINE)} of the row's group."
 #: Scores that are the accuracies of rounds, whose curves they belong to.
 BY_ROUND = ("last5", "final", "best", "validation")
 _COSTS = {tradeoff.BYTES: "bytes", tradeoff.SECONDS: "seconds", tradeoff.FLOPS: "flops"}
@@ -104,12 +106,6 @@ def _what(numbers: Numbers) -> str:
     return numbers.title.partition(": ")[2]
 
 
-def _dashed(numbers: Numbers) -> str:
-    """Return what a dashed line is, in captions."""
-    where = " of the row's group" if len({row.group for row in numbers.rows}) > 1 else ""
-    return f" Dashed: {text_of(BASELINE)}{where}."
-
-
 class _Mark(NamedTuple):
     """What a figure shows of a row: the numbers of its seeds, the reach of their mean, and what it is compared with."""
 
@@ -148,7 +144,7 @@ def _columns(numbers: Numbers, columns: Sequence[str]) -> Iterator[Plot]:
         dashed = nan if base is None else _seeds(base, column).mean()
         return _Mark(each, low, high, dashed, nan if printed is None else printed)
 
-    dashed = _dashed(numbers) if any(row.is_baseline for row in rows) else ""
+    dashed = DASHED if any(row.is_baseline for row in rows) else ""
     paper = " Diamonds: the paper's." if any(row.paper for row in rows) else ""
     if columns:
         titles = {column: plain(column_name(column), MOST_NAME) for column in columns}
@@ -217,7 +213,7 @@ def _curves(numbers: Numbers) -> Iterator[Plot]:
         legend_above(figure, places[0])
     figure.supxlabel("round", fontsize="medium")
     figure.supylabel("AVG (%)", fontsize="medium")
-    dashed = _dashed(numbers) if across > 1 and any(row.is_baseline for row, _ in drawn.values()) else ""
+    dashed = DASHED if across > 1 and any(row.is_baseline for row, _ in drawn.values()) else ""
     band = " Bands: ± standard deviation over seeds." * any(len(frame) > 1 for _, frame in drawn.values())
     lacking = len(rows) - len(drawn)
     without = f" {plural(lacking, 'row has', 'rows have')} files without rounds." if lacking else ""
@@ -262,11 +258,9 @@ def _prices(numbers: Numbers) -> Iterator[Plot]:
         axes.set(xlabel=what, ylabel=titled(f"{numbers.headline}, {_what(numbers)}", 3 * AXIS_LETTERS))
         axes.grid()
         legend_above(figure, axes)
-        of_group = " of its group" * (len({row.group for row in rows}) > 1)
-        alike = " that is scored as it is" * (len({row.scored for row in rows}) > 1)
         caption = (
-            f"{numbers.headline} against {what}: {_what(numbers)}. Steps: the Pareto front, where no other "
-            f"row{of_group}{alike} is better for as little or less; its rows are named. Crosses: the others."
+            f"{numbers.headline} against {what}: {_what(numbers)}. Steps: the Pareto front, where no other row of its "
+            "group that is scored alike is better for as little or less; its rows are named. Crosses: the others."
         )
         yield Plot(figure, f"tradeoff-{_COSTS[what]}", caption)
 

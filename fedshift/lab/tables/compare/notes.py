@@ -306,19 +306,10 @@ def of_paper(rows: Sequence[Row], table: printed_module.Table) -> list[str]:
 def _altered(rows: Sequence[Row], table: printed_module.Table) -> list[str]:
     """Return which values of rows with a printed row are not the paper's, each with the rows that have it."""
     pairs = [(row, row.paper) for row in rows if row.paper is not None]
-    configs = [row.runs[0].config for row, _ in pairs]
     if not pairs:
         return []
-    experiments = dict.fromkeys(
-        table.experiment(table.column_map(config), table.standing(config)) for config in configs
-    )
-    prints = {
-        key: value
-        for config in configs
-        if (standing := table.standing(config)) is not None
-        for key, value in table.prints_of(str(standing.settings["method.name"])).items()
-        if key in config
-    }
+    experiments = dict.fromkeys(paper.experiment for _, paper in pairs)
+    prints = {key: value for row, paper in pairs for key, value in paper.prints.items() if key in row.runs[0].config}
     but = f", but for {assigned(prints)}, which it prints" if prints else ""
     notes = [f"the paper's values are those of conf/experiments/{' and '.join(experiments)}{but}"]
     notes += _with_rows("not the paper's", pairs, lambda paper: paper.altered)

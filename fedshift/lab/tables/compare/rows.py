@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fedshift.lab.tables.papers import printed as printed_module
 from fedshift.lab.tables.papers.deviations import Altered, altered
@@ -29,6 +30,8 @@ class PaperRow:
         altered: Values of our runs that are not the paper's.
         readings: Values that the paper leaves open, with our reading of it.
         certain: Whether the label is the paper's own, not a reading of a damaged text.
+        experiment: The experiment with the paper's settings for it.
+        prints: Printed values of its method that differ from those of the experiment, by dotted key.
     """
 
     label: str
@@ -37,6 +40,8 @@ class PaperRow:
     altered: tuple[Altered, ...]
     readings: tuple[Altered, ...]
     certain: bool
+    experiment: str
+    prints: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -312,7 +317,16 @@ def with_printed_row(row: Row, table: printed_module.Table, columns: Sequence[st
     stated, left_open = (
         tuple(deviation for deviation in deviations if bool(deviation.why) is open) for open in (False, True)
     )
-    paper = PaperRow(standing.row.method, values, difference, stated, left_open, standing.row.label_certain)
+    paper = PaperRow(
+        standing.row.method,
+        values,
+        difference,
+        stated,
+        left_open,
+        standing.row.label_certain,
+        table.experiment(column_map, standing),
+        table.prints_of(str(standing.settings["method.name"])),
+    )
     return replace(row, paper=paper)
 
 

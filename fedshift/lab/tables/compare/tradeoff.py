@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from fedshift.lab.tables.compare.rows import Row, runs_of
 from fedshift.lab.tables.results import differences as contents
 from fedshift.lab.tables.results.grouping import grouped
 from fedshift.lab.tables.results.settings import ASIDE
 from fedshift_app.config.keys import BATCH_SIZE, COST_SECTIONS, EPOCHS, SIZE
+from fedshift_app.run.files import checked, read_json
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
@@ -79,15 +80,9 @@ def read(file: Path, experiments: Sequence[str]) -> Costs:
         ConfigError: If the file is not such an output, or no run has its experiment.
     """
     try:
-        content = _File.model_validate_json(file.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"--costs {shown(file)}: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "it"
-        raise ConfigError(
-            f"--costs {shown(file)}: {where}: {first['msg']}; it takes what `fedshift costs ... --json` prints"
-        ) from None
+        content = checked(_File, read_json(file), shown(file))
+    except ConfigError as error:
+        raise ConfigError(f"--costs {error}; it takes what `fedshift costs ... --json` prints") from None
     if content.experiment not in experiments:
         raise ConfigError(
             f"--costs {shown(file)}: measured in {as_found(content.experiment)}; the runs are of "
@@ -155,13 +150,13 @@ def paid(rows: Sequence[Row], costs: Costs, headline: str) -> dict[str, list[tup
 def notes(rows: Sequence[Row], costs: Costs, headline: str, lowest: bool) -> list[str]:
     """Return notes on the Pareto front of each cost and on missing costs."""
     lines = []
-    alike = " that is scored as it is" if len({row.scored for row in rows}) > 1 else ""
     for what, points in paid(rows, costs, headline).items():
         better = "a lower" if lowest else "more"
         for on in on_fronts(points, lowest):
             names = [f"{points[i][2].name} ({points[i][0]:.4g}, {points[i][1]:.1f})" for i in on]
             lines.append(
-                f"no other row{alike} has {better} {headline} for as little or less, {what}: {', '.join(names)}"
+                f"no other row that is scored alike has {better} {headline} for as little or less, {what}: "
+                f"{', '.join(names)}"
             )
     if without := [row.label for row in rows if not costs.row(row)]:
         lines.append(f"no costs of {', '.join(without)}: not measured with their settings")
