@@ -186,15 +186,13 @@ class Comparison:
         Raises:
             ConfigError: If pandas is not installed, or ``by`` is another word.
         """
-        import pandas as pd
-
         from fedshift.lab.tables.compare import formats, frame
 
         if by == "seed":
             return frame.seeds(self.numbers)
         if by != "method":
             raise ConfigError(f"frame: by is {as_found(by)}; allowed are method, seed")
-        return pd.DataFrame([formats.record(row, self.numbers) for row in self.numbers.rows])
+        return frames.frame(formats.record(row, self.numbers) for row in self.numbers.rows)
 
     def json(self) -> str:
         """Return all numbers, with those of each seed."""

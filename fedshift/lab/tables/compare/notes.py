@@ -1,7 +1,6 @@
 """The notes below a comparison: what a reader must know about its numbers."""
 
 import math
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from fedshift.lab.tables.compare import leave_one_out, run_facts
@@ -16,7 +15,7 @@ from fedshift.lab.tables.results.settings import BASELINE, BN_ORDER, LAST, NODES
 from fedshift.lab.tables.results.statistics import LEAST_FOR_TEST
 from fedshift_app.config import registry
 from fedshift_app.features.figures.show import Of
-from fedshift_core.accuracies import AVG, OVERALL, WORST
+from fedshift_core.accuracies import AVG, OVERALL, WORST, mean
 from fedshift_core.limits import some
 from fedshift_core.plural import plural
 from fedshift_core.rounds import span
@@ -79,8 +78,8 @@ def _rounds(rows: Sequence[Row], score: str) -> list[str]:
     notes = []
     if again := [run for run in singles if run.scored_again]:
         what = "all runs" if len(again) == len(singles) else f"{len(again)} of the runs"
-        kept = {run.config["keep"] != LAST for run in again}
-        after = " or ".join(["their last round"] * (False in kept) + ["the round that they kept"] * (True in kept))
+        kept = {"their last round" if run.config["keep"] == LAST else "the round that they kept" for run in again}
+        after = " or ".join(sorted(kept, reverse=True))
         notes.append(f"{what}: models of other runs, after {after}, scored again (fedshift rescore)")
     if metrics.is_mean(score):
 
@@ -156,8 +155,8 @@ def _personal(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         spreads = [run.results.spread_over_nodes for run in row.runs if run.results.spread_over_nodes]
         names = dict.fromkeys(name for by_domain in spreads for name in by_domain)
-        known = {name: [v for each in spreads if (v := each.get(name)) is not None] for name in names}
-        each = ", ".join(f"{name} {statistics.fmean(values):.1f}" for name, values in known.items() if values)
+        means = {name: mean(by_domain.get(name) for by_domain in spreads) for name in names}
+        each = ", ".join(f"{name} {value:.1f}" for name, value in means.items() if value is not None)
         if spreads:
             notes.append(
                 f"{row.name}, scored personal on all: each node's own model on every domain, mean over nodes; "

@@ -1,7 +1,7 @@
 """The rows of a comparison: a method over seeds, its difference to the baseline, its printed row."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedshift.lab.tables.papers import printed as printed_module
@@ -55,13 +55,13 @@ class Row:
         runs: Its runs; of leave-one-out runs a seed has several.
         by_seed: Its numbers by seed and column, in percent; None where missing.
         values: Mean and spread over seeds by column.
-        difference: That of the headline to the baseline of its group.
-        best: Columns in which its mean is the best of its group and task.
-        paper: Its printed row.
         worst: The domain that is the worst in all its seeds; empty if it is not the same.
-        refused: Why there is no difference: rows of other images.
         mixed: Why its own mean is over other images.
         marks: By column what its cell carries, where a domain has fewer rounds or images than its neighbours.
+        difference: That of the headline to the baseline of its group.
+        refused: Why there is no difference: rows of other images.
+        best: Columns in which its mean is the best of its group and task.
+        paper: Its printed row.
     """
 
     label: str
@@ -70,13 +70,13 @@ class Row:
     runs: tuple[Run, ...]
     by_seed: Mapping[int, Mapping[str, float | None]]
     values: Mapping[str, Spread]
+    worst: str
+    mixed: str
+    marks: Mapping[str, str]
     difference: Paired | None = None
+    refused: str = ""
     best: frozenset[str] = frozenset()
     paper: PaperRow | None = None
-    worst: str = ""
-    refused: str = ""
-    mixed: str = ""
-    marks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -190,9 +190,9 @@ def made(label: str, group: str, runs: Sequence[Run], score: str, domains: Seque
         tuple(runs),
         by_seed,
         {column: spread([values.get(column) for values in by_seed.values()]) for column in columns},
-        worst=worsts.pop() if len(worsts) == 1 else "",
-        mixed="; ".join(unlike(runs)),
-        marks=_marks(runs, columns) if is_mean else {},
+        worsts.pop() if len(worsts) == 1 else "",
+        "; ".join(unlike(runs)),
+        _marks(runs, columns) if is_mean else {},
     )
 
 

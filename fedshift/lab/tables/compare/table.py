@@ -54,10 +54,10 @@ class Numbers:
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    paper: str = ""
-    score: str = "last5"
-    costs: tradeoff.Costs | None = None
-    unreadable: tuple[str, ...] = ()
+    paper: str
+    score: str
+    costs: tradeoff.Costs | None
+    unreadable: tuple[str, ...]
 
 
 class Asked(NamedTuple):

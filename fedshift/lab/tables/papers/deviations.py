@@ -102,13 +102,11 @@ def altered(
     paper |= {key: value for key, value in table.prints_of(method).items() if key in paper}
     asks = _asks(paper_config)
     ours = [_compared(config, without) for config in configs]
+    aside = {NODES} - paper.keys()
     if column_map.unseen and all(len(settings.get(HELD_OUT, ())) == 1 for settings in ours):
-        paper.pop(HELD_OUT, None)  # each of the paper's columns is a run of its own
-        ours = [{key: value for key, value in settings.items() if key != HELD_OUT} for settings in ours]
-    if NODES not in paper:
-        ours = [{key: value for key, value in settings.items() if key != NODES} for settings in ours]
+        aside.add(HELD_OUT)  # each of the paper's columns is a run of its own
     deviations = []
-    for key in dict.fromkeys(key for settings in (paper, *ours) for key in settings):
+    for key in dict.fromkeys(key for settings in (paper, *ours) for key in settings if key not in aside):
         theirs, values = paper.get(key, _NOTHING), [settings.get(key, _NOTHING) for settings in ours]
         if any(value != theirs for value in values):
             why = table.why_open(key, method, asks, str(paper_config.get("adapt.name", NONE)))

@@ -123,10 +123,9 @@ def same_weights(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
 
     Of nodes' own models the shared weights may be equal while their scores are not.
     """
-    results = [run.results for run in runs]
     ends = [
         (of.seed, of.weights_sha256, of.evaluated, "" if of.evaluated == "global model" else repr(of.domains))
-        for of in results
+        for of in (run.results for run in runs)
     ]
     return [
         f"{' and '.join(rows)} ended with the same weights (seed {seed}): does one do nothing?"
