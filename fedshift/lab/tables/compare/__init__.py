@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fedshift.run import arguments, frames
-from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.paths import Named, typed_path, user_path
@@ -112,6 +111,8 @@ class Comparison:
         Raises:
             FedShiftError: If the file cannot be written.
         """
+        from fedshift_core.atomic_io import write_atomically
+
         file = user_path(path)
         write_atomically(file, self.runs_csv())
         return file
