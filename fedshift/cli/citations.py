@@ -109,7 +109,7 @@ def of_runs(paths: Sequence[Path]) -> tuple[Citations, list[str]]:
     citations = Citations()
     for run in given.runs:
         citations.add_run(run.resolved.model_dump(mode="json"))
-    return citations, given.left_out()
+    return citations, list(given.unreadable)
 
 
 def add_named(citations: Citations, methods: str, datasets: str, networks: str) -> None:

@@ -42,7 +42,7 @@ def pairs(table: Table, costs: "Sequence[Costs]", nodes: int) -> list[dict[str, 
     """
     columns = table.printed.costs
     plain = next(row for row in table.printed.rows if [*table.readings(row)] == [{"method.name": BASELINE}])
-    theirs = {column: plain.value(column) or 0.0 for column in columns}
+    theirs = {column: plain.number(column).mean or 0.0 for column in columns}
     matches: list[dict[str, Any]] = []
     base: Numbers | None = None
     for each in costs:
@@ -51,7 +51,7 @@ def pairs(table: Table, costs: "Sequence[Costs]", nodes: int) -> list[dict[str, 
         ours = {column: values[cost.of] / cost.unit for column, cost in columns.items()}
         if (standing := table.standing(each.settings)) is not None:
             base = ours if standing.row == plain and base is None else base
-            printed = {column: value for column in columns if (value := standing.row.value(column)) is not None}
+            printed = {column: value for column in columns if (value := standing.row.number(column).mean) is not None}
             pair = {"name": each.name, "label": standing.row.method, "ours": ours, "printed": printed}
             matches.append(pair | {"times_printed": _times(printed, theirs)})
     return [{**pair, "times_ours": base and _times(pair["ours"], base)} for pair in matches]

@@ -50,8 +50,9 @@ def make(folder: Path, data_dir: Path | None, limit: int | None) -> Made:
         accuracy, training, *rest = record_sections.sections(record)
         seen = figures.sections(record, sight, numbers)
         why: dict[str, list[str]] = {}
-        for name, reason in ((name, reason) for part in seen for name, reason in part.lacks.items()):
-            why.setdefault(reason, []).append(name)
+        for part in seen:
+            for name, reason in part.lacks.items():
+                why.setdefault(reason, []).append(name)
         numbers["not_drawn"] = sections.by_reason(why)
         content = record_sections.head(record) | {"sections": [accuracy, training, *sections.folded(seen), *rest]}
         page = render("report", content)

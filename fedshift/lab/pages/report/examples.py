@@ -32,8 +32,7 @@ def section(record: Record, sight: Sight, numbers: dict[str, Any]) -> Section:
         scores = score_of_each(*given, classes).numpy()
         part.figures.append(_pictures(domain, view, scores, classes, task))
         numbers["domains"][domain] = {"node": view.node.index, "scored": len(scores), task.metric: float(scores.mean())}
-    if sight.missing:
-        part.missing = " ".join(f"{domain} is not shown: {why}." for domain, why in sight.missing.items())
+    part.missing = sight.missing_text()
     return part
 
 

@@ -34,10 +34,9 @@ def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Sect
     counted = _counted(record, sight)
     parts = [_confusions(record, sight, counted, numbers), _features(record, sight)]
     for part in parts:
-        missing = {d: why for d, why in sight.missing.items() if part.id != "confusion" or d not in counted}
-        if missing:
-            part.missing = " ".join(f"{domain} is not shown: {why}." for domain, why in missing.items())
-            part.lacks |= {f"{part.name} of {domain}": why for domain, why in missing.items()}
+        shown = counted if part.id == "confusion" else ()
+        part.missing = sight.missing_text(shown) or part.missing
+        part.lacks |= {f"{part.name} of {name}": why for name, why in sight.missing.items() if name not in shown}
     of_classes = by_class.section(record.sections.get("figures"), requested=record.config.evaluate.figures)
     images = [site_images.section(known)] if (known := record.sections.get("statistics")) else []
     return [*images, of_classes, site_section.section(record.sections.get("site_figures")), *parts]

@@ -5,10 +5,11 @@ so predictions and features are recorded during the client's own scoring.
 """
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -86,6 +87,10 @@ class Sight:
     nothing: str = ""
     personal: bool = False
     alone: bool = True
+
+    def missing_text(self, without: Container[str] = ()) -> str:
+        """Return a sentence for each missing domain, but for those that are shown another way."""
+        return " ".join(f"{name} is not shown: {why}." for name, why in self.missing.items() if name not in without)
 
 
 def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
@@ -226,19 +231,18 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, t
     return client
 
 
-@dataclass
-class _Seen:
+class _Seen(NamedTuple):
     """The records of a client's scorings in order."""
 
-    images: list[ImageSet] = field(default_factory=list)
-    predicted: list[Ints] = field(default_factory=list)
-    features: list[NDArray[np.float32]] = field(default_factory=list)
+    images: list[ImageSet]
+    predicted: list[Ints]
+    features: list[NDArray[np.float32]]
 
 
 @contextmanager
 def _watched(client: DomainClient) -> Iterator[_Seen]:
     """Record prediction and features of each image that ``client`` scores by its own rule, not by one it is given."""
-    seen = _Seen()
+    seen = _Seen([], [], [])
     latest: list[Tensor] = []
     forward, score = client.forward, client.score
 

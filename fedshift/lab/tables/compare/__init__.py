@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from fedshift.run import arguments, frames
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
-from fedshift_core.paths import Named, user_path
+from fedshift_core.paths import Named, typed_path, user_path
 
 if TYPE_CHECKING:
     import os
@@ -48,7 +49,6 @@ class Comparison:
             ConfigError: If one is no whole number in its bounds.
         """
         from fedshift.lab.tables.compare import formats
-        from fedshift.run import arguments
 
         if width is not None:
             width = arguments.whole("width", width, 1, MOST_WIDTH)
@@ -71,7 +71,6 @@ class Comparison:
             ConfigError: If there is no name, or one is no column of the table or comes twice.
         """
         from fedshift.lab.tables.compare import table
-        from fedshift.run import arguments
 
         return Comparison(table.with_columns(self.numbers, arguments.names("columns", names)))
 
@@ -142,7 +141,6 @@ class Comparison:
             ConfigError: If there is no figure, or a file cannot be written.
         """
         from fedshift.lab.tables.compare import figure_files
-        from fedshift_core.paths import typed_path
 
         return figure_files.write(self.numbers, typed_path(folder))
 
@@ -162,8 +160,6 @@ class Comparison:
         Raises:
             ConfigError: If the file cannot be written.
         """
-        from fedshift.run import frames
-
         return frames.written(path, self.html)
 
     def to_board(self, path: "str | os.PathLike[str]") -> Path:
@@ -176,10 +172,9 @@ class Comparison:
             ConfigError: If the file cannot be written.
         """
         from fedshift.lab.tables.compare import board, board_page
-        from fedshift.run import frames
+        from fedshift.lab.tables.compare.rows import runs_of
 
-        runs = [part for row in self.numbers.rows for part in row.runs]
-        made = board.of_runs(runs)
+        made = board.of_runs(runs_of(self.numbers.rows))
         return frames.written(path, lambda file: board_page.page(made, file))
 
     def frame(self, by: 'Literal["method", "seed"]' = "method") -> "pd.DataFrame":
@@ -192,15 +187,13 @@ class Comparison:
         Raises:
             ConfigError: If pandas is not installed, or ``by`` is another word.
         """
-        import pandas as pd
-
         from fedshift.lab.tables.compare import formats, frame
 
         if by == "seed":
             return frame.seeds(self.numbers)
         if by != "method":
             raise ConfigError(f"frame: by is {as_found(by)}; allowed are method, seed")
-        return pd.DataFrame([formats.record(row, self.numbers) for row in self.numbers.rows])
+        return frames.frame(formats.record(row, self.numbers) for row in self.numbers.rows)
 
     def json(self) -> str:
         """Return all numbers, with those of each seed."""
@@ -238,14 +231,11 @@ def compare(
         ConfigError: If no run is finished, or the runs cannot stand in one table.
     """
     from fedshift.lab.tables.compare import table
-    from fedshift.run.arguments import paths
 
     file = None if costs is None else user_path(costs, "costs")
     asked = table.Asked(paper, score, scored, held_out, allow_different, file)
-    return Comparison(table.numbers(paths(runs, "compare"), asked))
+    return Comparison(table.numbers(arguments.paths(runs, "compare"), asked))
 
 
 def _decimals(given: int) -> int:
-    from fedshift.run import arguments
-
     return arguments.whole("decimals", given, 0, MOST_DECIMALS)

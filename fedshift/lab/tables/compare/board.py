@@ -6,7 +6,6 @@ A table has the numbers that ``compare`` has of the same runs (``pools`` says wh
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from fedshift.lab.tables.compare import run_facts
 from fedshift.lab.tables.compare.pools import MOST_NAMED, comparisons, differing, numbers_in
@@ -16,13 +15,13 @@ from fedshift.lab.tables.papers.deviations import HELD_OUT
 from fedshift.lab.tables.results import loading
 from fedshift.lab.tables.results import metrics as run_metrics
 from fedshift.lab.tables.results.differences import group_labels
+from fedshift.lab.tables.results.grouping import grouped
 from fedshift.lab.tables.results.loading import Run
 from fedshift.lab.tables.results.places import with_inner
 from fedshift.lab.tables.results.settings import BN_STATISTICS, NODES
 from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import some
-from fedshift_core.paths import user_path
 from fedshift_core.wire.names import BN_SCORE
 
 IN_DOMAIN, UNSEEN = "in-domain", "held out"
@@ -88,11 +87,10 @@ def board(paths: Sequence[Path]) -> Board:
     Raises:
         ConfigError: If no run is finished, or a named file or every file is not valid.
     """
-    given = loading.read([inner for path in paths for inner in with_inner(user_path(path))])
-    unreadable = tuple(given.left_out())
-    unfinished = [f"left out, not finished: {', '.join(given.unfinished)}"] if given.unfinished else []
+    given = loading.read(with_inner(paths))
     made = of_runs(given.runs)
-    return Board(made.tables, (*made.left_out, *unfinished, *unreadable), unreadable)
+    left_out = (*made.left_out, *given.unfinished, *given.unreadable)
+    return Board(made.tables, left_out, given.unreadable)
 
 
 def of_runs(runs: Sequence[Run]) -> Board:
@@ -102,7 +100,7 @@ def of_runs(runs: Sequence[Run]) -> Board:
         ConfigError: If no run is in a table.
     """
     left_out: list[str] = []
-    runs = run_metrics.with_rounds(runs, "last5")  # no score of the page chooses a round
+    runs = run_metrics.as_scored(runs, "last5")  # no score of the page chooses a round
     tables = [
         table
         for settled, numbers in comparisons(runs, "last5", left_out)
@@ -139,19 +137,16 @@ def _kind(table: Table) -> tuple[str, str, str]:
 
 def _told_apart(tables: Sequence[Table]) -> Iterator[Table]:
     """Yield each table with the settings in which it differs from others that a reader finds next to it."""
-    near: dict[tuple[str, ...], list[Table]] = {}
-    for table in tables:
-        near.setdefault((*_kind(table), table.statistics), []).append(table)
+    near = grouped(((*_kind(table), table.statistics), table) for table in tables)
     labels: dict[int, str] = {}
     for same in near.values():
         runs = [table.runs[0] for table in same]
         differences = differing(runs, held_out=same[0].split == UNSEEN)
         differences = {key: values for key, values in differences.items() if key not in _SAID}
         labels |= dict(zip(map(id, same), group_labels(runs, differences), strict=True))
-    alike: dict[tuple[Any, ...], list[Table]] = {}
-    for table in tables:
-        heading = (*_kind(table), table.statistics, *run_facts.budget(table.runs), labels[id(table)])
-        alike.setdefault(heading, []).append(table)
+    alike = grouped(
+        ((*_kind(table), table.statistics, *run_facts.budget(table.runs), labels[id(table)]), table) for table in tables
+    )
     for same in alike.values():
         for table in same if len(same) > 1 else ():  # they stand apart by folder
             folders = list(dict.fromkeys(from_here(run.place.parent) for run in table.runs))

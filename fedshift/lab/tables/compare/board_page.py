@@ -5,16 +5,14 @@ The script computes no number: means, spreads, differences and the text of each 
 
 import base64
 import hashlib
-import os
 import shlex
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from fedshift.lab.tables.compare import formats, run_facts
 from fedshift.lab.tables.compare.board import UNSEEN, Board, Table
-from fedshift.lab.tables.compare.page import headline_first
+from fedshift.lab.tables.compare.page import headline_first, relative
 from fedshift.lab.tables.compare.row_commands import commands, from_here, scored_again
 from fedshift.lab.tables.compare.rows import Row, baseline
 from fedshift.lab.tables.results.loading import Run
@@ -49,7 +47,7 @@ def page(board: Board, where: Path | None = None, page_of: PageOf | None = None)
     """
     script = (TEMPLATES / _SCRIPT).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    data = content(board, where, page_of or (lambda method: _file_of(method, where)))
+    data = content(board, where, page_of or (lambda method: relative(files.APP / _PAGES / f"{method}.md", where)))
     shown = {"title": TITLE, "data": embedded(data), "script": script, "digest": digest, "runs": board.runs}
     return render("board", shown | {"tables": len(board.tables), "left_out": board.left_out})
 
@@ -88,12 +86,6 @@ def _method(name: str, page_of: PageOf) -> dict[str, str]:
     if known is None:  # of a package or a file that is not here
         return {"title": "", "venue": "", "page": ""}
     return {"title": known.title, "venue": known.venue, "page": page_of(name)}
-
-
-def _file_of(method: str, where: Path | None) -> str:
-    """Return the relative link to a method's page in this checkout; empty if there is none."""
-    file = files.APP / _PAGES / f"{method}.md"
-    return _relative(file, where) if file.is_file() else ""
 
 
 def _table(table: Table, number: int, where: Path | None) -> dict[str, Any]:
@@ -141,7 +133,7 @@ def _row(row: Row, line: formats.Line, where: Path | None) -> dict[str, Any]:
         "tuned": row.tuned,
         "baseline": row.is_baseline,
         "runs": [run.name for run in row.runs],
-        "files": [[run.name, run.results.seed, _href(run, where)] for run in runs],
+        "files": [[run.name, run.results.seed, relative(run.place, where)] for run in runs],
         "commands": commands(runs),
         "scored again": scored_again(runs),
     }
@@ -163,24 +155,9 @@ def _base(row: Row, rows: Sequence[Row]) -> int | None:
 def _command(table: Table) -> str:
     """Return the command that prints the table: of the folders of its runs, or of files where a folder holds others."""
     own = {run.place for run in table.runs}
-    whole = {folder: _is_within(folder, own) for folder in {run.place.parent for run in table.runs}}
-    places = dict.fromkeys(run.place.parent if whole[run.place.parent] else run.place for run in table.runs)
+    folders = {run.place.parent for run in table.runs if run.place.parent.is_dir()}
+    complete = {folder for folder in folders if {place for place in held(folder) if finished(place)} <= own}
+    places = dict.fromkeys(run.place.parent if run.place.parent in complete else run.place for run in table.runs)
     options = ["--unseen"] if table.split == UNSEEN else []
     options += [] if table.score == "last5" else ["--score", table.score]
     return shlex.join(["fedshift", "compare", *map(from_here, places), *options])
-
-
-def _is_within(folder: Path, places: Set[Path]) -> bool:
-    """Return whether all finished runs of a folder are among these."""
-    return folder.is_dir() and {place for place in held(folder) if finished(place)} <= places
-
-
-def _href(run: Run, where: Path | None) -> str:
-    return _relative(run.place, where) if run.place.exists() else ""
-
-
-def _relative(file: Path, where: Path | None) -> str:
-    """Return the relative link from the page to a file or folder; empty if the page's place is not known."""
-    if where is None:
-        return ""
-    return quote(os.path.relpath(file.resolve(), where.resolve().parent), errors="surrogateescape")

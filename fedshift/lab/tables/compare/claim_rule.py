@@ -80,10 +80,10 @@ class Claim:
     differ: int
     left_open: int
     verdict: str
-    why: str = ""
-    unlike: tuple[str, ...] = ()
-    pretrained: bool = False
-    rounds: str = ""
+    why: str
+    unlike: tuple[str, ...]
+    pretrained: bool
+    rounds: str
 
     @property
     def verdict_line(self) -> str:

@@ -16,6 +16,7 @@ from fedshift.lab.tables.compare.claim_rule import (
     Claim,
 )
 from fedshift.lab.tables.results import metrics as run_metrics
+from fedshift.lab.tables.results.grouping import grouped
 from fedshift_core.plural import plural
 
 HEAD = ("table", "row", "paper's gain", "our gain", "n", "p", "p (Holm)", "verdict", "on", "differ", "runs")
@@ -45,9 +46,9 @@ class Claims:
     claims: tuple[Claim, ...]
     score: str
     without: int
-    lacking: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    lacking: tuple[str, ...]
+    unreadable: tuple[str, ...]
+    warnings: tuple[str, ...]
     own: bool = False
     comparable: bool = False
 
@@ -127,13 +128,12 @@ class Claims:
 
     def _gain_notes(self) -> list[str]:
         """Return notes on printed gains of which runs of several folders were tested."""
-        verdicts: dict[tuple[str, str], list[str]] = {}
-        for claim in self.claims:
-            if claim.tested and not claim.pretrained:
-                verdicts.setdefault((claim.table, claim.row), []).append(claim.verdict)
-        if all(len(same_gain) == 1 for same_gain in verdicts.values()):
-            return []
+        verdicts = grouped(
+            ((claim.table, claim.row), claim.verdict) for claim in self.claims if claim.tested and not claim.pretrained
+        )
         rows = sum(map(len, verdicts.values()))
+        if rows == len(verdicts):
+            return []
         notes = [
             f"{plural(rows, 'tested row')}, of {plural(len(verdicts), 'printed gain')}: one for each comparison of runs"
         ]
@@ -144,12 +144,11 @@ class Claims:
 
 def _cells(claim: Claim) -> tuple[str, ...]:
     gain = claim.our_gain
-    ours = "-" if gain.difference.mean is None else formats.number(gain.difference.mean, gain.difference.std, "+")
     return (
         claim.table,
         claim.row,
         f"{claim.printed_gain:+.2f}",
-        ours,
+        formats.number(gain.difference, sign="+"),
         str(len(gain.seeds)),
         *formats.p_values(gain if claim.tested else None),
         claim.verdict_line,

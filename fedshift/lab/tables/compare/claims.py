@@ -19,19 +19,19 @@ from fedshift.lab.tables.compare.claim_rule import (
 )
 from fedshift.lab.tables.compare.claim_table import Claims
 from fedshift.lab.tables.compare.rows import Row, baseline, of_seeds, with_printed_row
-from fedshift.lab.tables.compare.table import Numbers, with_statistics
+from fedshift.lab.tables.compare.table import Numbers
 from fedshift.lab.tables.papers import printed as printed_module
 from fedshift.lab.tables.papers.deviations import HELD_OUT
 from fedshift.lab.tables.results import differences as contents
 from fedshift.lab.tables.results import loading as reading
 from fedshift.lab.tables.results import metrics as run_metrics
+from fedshift.lab.tables.results.grouping import grouped
 from fedshift.lab.tables.results.loading import Run
 from fedshift.lab.tables.results.places import with_inner
 from fedshift.lab.tables.results.settings import BASELINE
 from fedshift.lab.tables.results.statistics import paired
-from fedshift_core.accuracies import OVERALL
+from fedshift_core.accuracies import OVERALL, average
 from fedshift_core.errors import ConfigError
-from fedshift_core.paths import user_path
 from fedshift_datasets import catalog
 
 
@@ -55,11 +55,9 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
             "--score best: these rounds are chosen after seeing test results, so they judge no gain; take last5, "
             "final, bn=WAY or validation"
         )
-    take, _ = run_metrics.score(score)
-    given = reading.read([inner for path in folders for inner in with_inner(user_path(path))])
-    of_folders: dict[str, list[Run]] = {}
-    for run in given.runs:
-        of_folders.setdefault(run.place.parent.name, []).append(run)
+    run_metrics.check(score)
+    given = reading.read(with_inner(folders))
+    of_folders = grouped((run.place.parent.name, run) for run in given.runs)
     warnings = [
         f"{name}: {line}"
         for name, runs in of_folders.items()
@@ -67,9 +65,9 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
     ]
     runs = [run for run in given.runs if score in run.scores]
     if not runs:
-        take(given.runs[0])
+        run_metrics.taken(given.runs[0], score)
     lacking = [name for name, runs in of_folders.items() if any(score not in run.scores for run in runs)]
-    runs = run_metrics.with_rounds(with_statistics(runs, score), score)
+    runs = run_metrics.as_scored(runs, score)
     tables = printed_module.all_tables()
     results = chosen(
         [claim for table in tables for claim in _in_table(numbers, table)]
@@ -85,7 +83,7 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
         score,
         len(printed - covered),
         tuple(lacking),
-        tuple(given.left_out()),
+        given.unreadable,
         tuple(warnings),
     )
 
@@ -127,9 +125,9 @@ def _claim(table: printed_module.Table, domains: Sequence[str], row: Row, plain:
     if ours is None or base is None:
         return None
     gains = {
-        column: value - of_plain
+        column: value.mean - of_plain
         for column, value in ours.values.items()
-        if column not in OVERALL and value is not None and (of_plain := base.values[column]) is not None
+        if column not in OVERALL and value.mean is not None and (of_plain := base.values[column].mean) is not None
     }
     if not gains:
         return None
@@ -166,5 +164,4 @@ def _folder_names(runs: Iterable[Run]) -> str:
 
 def _means(row: Row, domains: Collection[str]) -> dict[int, float | None]:
     """Return the mean over the domains by seed; None where a domain is missing."""
-    known = {seed: [v for d in domains if (v := values.get(d)) is not None] for seed, values in row.by_seed.items()}
-    return {seed: statistics.fmean(each) if len(each) == len(domains) else None for seed, each in known.items()}
+    return {seed: average({name: values.get(name) for name in domains}) for seed, values in row.by_seed.items()}

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fedshift.lab.tables.compare import tradeoff
 from fedshift.lab.tables.compare.paper_names import column as column_name
 from fedshift.lab.tables.compare.paper_names import row_text, text_of
-from fedshift.lab.tables.compare.rows import Row, baseline, named
+from fedshift.lab.tables.compare.rows import Row, baseline, runs_of
 from fedshift.lab.tables.compare.table import Numbers, measure
 from fedshift.lab.tables.results.differences import OTHER_IMAGES
 from fedshift.lab.tables.results.metrics import LOWEST_IS_BEST
@@ -45,6 +45,8 @@ BELOW = 0.28  # distance of the seeds below their mean, as a share of a row
 LOG_FROM = 20  # ratio of the largest to the smallest cost from which the axis is logarithmic
 PANELS, PANEL_TITLE = 3, 22  # panels in a line; characters of a line of a panel's title
 OURS, PAPERS = domain_colour(0), domain_colour(1)
+#: What a dashed line is, in captions.
+DASHED = f" Dashed: {text_of(BASELINE)} of the row's group."
 #: Scores that are the accuracies of rounds, whose curves they belong to.
 BY_ROUND = ("last5", "final", "best", "validation")
 _COSTS = {tradeoff.BYTES: "bytes", tradeoff.SECONDS: "seconds", tradeoff.FLOPS: "flops"}
@@ -77,7 +79,7 @@ def plots(numbers: Numbers) -> Figures:
         lacking.append("No curves over the rounds: the files of these runs have none.")
     if numbers.costs is not None and not prices:
         lacking.append("No figure of costs: none of these rows was measured as it is.")
-    if refused := [named(row) for row in numbers.rows if row.refused]:
+    if refused := [row.name for row in numbers.rows if row.refused]:
         lacking.append(f"No difference to {text_of(BASELINE)} of {some(refused, MOST_NAMED)}: {OTHER_IMAGES}.")
     return Figures(drawn, lacking)
 
@@ -95,19 +97,13 @@ def _canvas(
     numbers: Numbers, height: float, lines: int = 1, across: int = 1, **more: object
 ) -> tuple[Figure, list[Axes]]:
     """Return an empty figure with its axes; long names of rows make it wider."""
-    longest = min(LABEL, max(len(named(row)) for row in numbers.rows))
+    longest = min(LABEL, max(len(row.name) for row in numbers.rows))
     return canvas(height, lines, across, WIDTH + LETTER * max(0, longest - SHORT_NAME), **more)
 
 
 def _what(numbers: Numbers) -> str:
     """Return what the numbers are, such as "top-1 accuracy (%), mean of the last five rounds"."""
     return numbers.title.partition(": ")[2]
-
-
-def _dashed(numbers: Numbers) -> str:
-    """Return what a dashed line is, in captions."""
-    where = " of the row's group" if len({row.group for row in numbers.rows}) > 1 else ""
-    return f" Dashed: {text_of(BASELINE)}{where}."
 
 
 class _Mark(NamedTuple):
@@ -143,12 +139,12 @@ def _columns(numbers: Numbers, columns: Sequence[str]) -> Iterator[Plot]:
 
     def mark(row: Row, column: str) -> _Mark:
         each, base = _seeds(row, column), baseline(row, rows)
-        mean, std, printed = each.mean(), each.std(), None if row.paper is None else row.paper.values[column]
+        mean, std, printed = each.mean(), each.std(), None if row.paper is None else row.paper.values[column].mean
         low, high = max(mean - std, min(mean, 0)), min(mean + std, max(mean, 100))  # no share is beyond
         dashed = nan if base is None else _seeds(base, column).mean()
         return _Mark(each, low, high, dashed, nan if printed is None else printed)
 
-    dashed = _dashed(numbers) if any(row.is_baseline for row in rows) else ""
+    dashed = DASHED if any(row.is_baseline for row in rows) else ""
     paper = " Diamonds: the paper's." if any(row.paper for row in rows) else ""
     if columns:
         titles = {column: plain(column_name(column), MOST_NAME) for column in columns}
@@ -217,11 +213,11 @@ def _curves(numbers: Numbers) -> Iterator[Plot]:
         legend_above(figure, places[0])
     figure.supxlabel("round", fontsize="medium")
     figure.supylabel("AVG (%)", fontsize="medium")
-    dashed = _dashed(numbers) if across > 1 and any(row.is_baseline for row, _ in drawn.values()) else ""
+    dashed = DASHED if across > 1 and any(row.is_baseline for row, _ in drawn.values()) else ""
     band = " Bands: ± standard deviation over seeds." * any(len(frame) > 1 for _, frame in drawn.values())
     lacking = len(rows) - len(drawn)
     without = f" {plural(lacking, 'row has', 'rows have')} files without rounds." if lacking else ""
-    what = capital(measure("final", [run for row, _ in drawn.values() for run in row.runs]))
+    what = capital(measure("final", runs_of(row for row, _ in drawn.values())))
     yield Plot(figure, "curves", f"{what} (%) of each round, mean over domains and seeds.{band}{dashed}{without}")
 
 
@@ -237,7 +233,7 @@ def _rounds(row: Row) -> "pd.DataFrame":
     """Return the accuracies of runs by round, of rounds that all of them scored."""
     import pandas as pd
 
-    return pd.DataFrame(row.curves()).dropna(axis=1).sort_index(axis=1)
+    return pd.DataFrame([run.curve for run in row.runs]).dropna(axis=1).sort_index(axis=1)
 
 
 def _prices(numbers: Numbers) -> Iterator[Plot]:
@@ -262,11 +258,9 @@ def _prices(numbers: Numbers) -> Iterator[Plot]:
         axes.set(xlabel=what, ylabel=titled(f"{numbers.headline}, {_what(numbers)}", 3 * AXIS_LETTERS))
         axes.grid()
         legend_above(figure, axes)
-        of_group = " of its group" * (len({row.group for row in rows}) > 1)
-        alike = " that is scored as it is" * (len({row.scored for row in rows}) > 1)
         caption = (
-            f"{numbers.headline} against {what}: {_what(numbers)}. Steps: the Pareto front, where no other "
-            f"row{of_group}{alike} is better for as little or less; its rows are named. Crosses: the others."
+            f"{numbers.headline} against {what}: {_what(numbers)}. Steps: the Pareto front, where no other row of its "
+            "group that is scored alike is better for as little or less; its rows are named. Crosses: the others."
         )
         yield Plot(figure, f"tradeoff-{_COSTS[what]}", caption)
 
@@ -279,4 +273,4 @@ def _seeds(row: Row, column: str) -> "pd.Series[float]":
 
 
 def _label(row: Row) -> str:
-    return shortened(plain(named(row), 4 * MOST_NAME), LABEL)
+    return shortened(plain(row.name, 4 * MOST_NAME), LABEL)

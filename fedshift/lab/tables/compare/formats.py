@@ -206,8 +206,7 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
         "seeds": " ".join(map(str, row.seeds)),
     }
     for column in numbers.columns:
-        value = row.values.get(column, Spread(None, None, 0))
-        name = names[column]
+        value, name = row.value(column), names[column]
         fields |= {name: value.mean, f"{name} std": value.std, f"{name} n": value.n}
     if WORST in numbers.columns:
         fields["worst domain"] = row.worst
@@ -239,7 +238,7 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
         for column in numbers.columns:
             name = names[column]
             fields |= {
-                f"{name} paper": row.paper.values[column],
+                f"{name} paper": row.paper.values[column].mean,
                 f"{name} less paper": row.paper.difference[column],
             }
     return fields
@@ -281,7 +280,7 @@ def grid(numbers: Numbers, decimals: int = DECIMALS) -> tuple[tuple[str, ...], l
         if compared:
             paired = row.difference
             refused = OTHER_IMAGES if row.refused else ""
-            cells.append(_spread(paired.difference, decimals, sign="+") if paired else refused)
+            cells.append(number(paired.difference, decimals, "+", "missing") if paired else refused)
             cells += p_values(paired) if tested else ()
         best = frozenset(i for i, column in enumerate(numbers.columns, start=3) if column in row.best)
         lines.append(Line(tuple(cells), best))
@@ -292,16 +291,14 @@ def grid(numbers: Numbers, decimals: int = DECIMALS) -> tuple[tuple[str, ...], l
 def _cell(row: Row, column: str, named: bool, decimals: int) -> str:
     mark = f" ({row.marks[column]})" if column in row.marks else ""
     worst = f" {row.worst}" if named and column == WORST and row.worst else ""
-    return _spread(row.values.get(column), decimals) + mark + worst
+    return number(row.value(column), decimals, missing="missing" if column in row.values else "-") + mark + worst
 
 
 def _paper_lines(row: Row, numbers: Numbers, extra: int, decimals: int) -> list[Line]:
     if row.paper is None:
         return []
-    printed = [
-        number(row.paper.values[column], row.paper.spreads[column], decimals=decimals) for column in numbers.columns
-    ]
-    less = [number(row.paper.difference[column], None, "+", decimals=decimals) for column in numbers.columns]
+    printed = [number(row.paper.values[column], decimals) for column in numbers.columns]
+    less = [number(Spread(row.paper.difference[column]), decimals, "+") for column in numbers.columns]
     empty = [""] * extra
     label = row.paper.label + ("" if row.paper.certain else " (a reading)")
     count = len(row.paper.altered)
@@ -312,15 +309,11 @@ def _paper_lines(row: Row, numbers: Numbers, extra: int, decimals: int) -> list[
     ]
 
 
-def _spread(value: Spread | None, decimals: int, sign: str = "") -> str:
-    return "-" if value is None else number(value.mean, value.std, sign, "missing", decimals)
-
-
-def number(mean: float | None, std: float | None, sign: str = "", missing: str = "-", decimals: int = DECIMALS) -> str:
-    """Return a mean with its spread, to so many decimals; ``missing`` for None."""
-    if mean is None:
+def number(value: Spread, decimals: int = DECIMALS, sign: str = "", missing: str = "-") -> str:
+    """Return a mean with its spread, to so many decimals; ``missing`` without a mean."""
+    if value.mean is None:
         return missing
-    return f"{mean:{sign}.{decimals}f}" + ("" if std is None else f" ± {std:.{decimals}f}")
+    return f"{value.mean:{sign}.{decimals}f}" + ("" if value.std is None else f" ± {value.std:.{decimals}f}")
 
 
 def p_values(paired: Paired | None) -> tuple[str, str]:

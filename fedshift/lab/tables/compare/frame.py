@@ -52,8 +52,8 @@ def curves(numbers: "Numbers") -> "pd.DataFrame":
     lines = [
         (*_who(row, run), number, average)
         for row in numbers.rows
-        for run, curve in zip(row.runs, row.curves(), strict=True)
-        for number, average in curve.items()
+        for run in row.runs
+        for number, average in run.curve.items()
     ]
     return pd.DataFrame(lines, columns=list(CURVES_HEAD))
 

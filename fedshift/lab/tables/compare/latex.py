@@ -7,6 +7,7 @@ from fedshift.lab.tables.compare.paper_names import column as column_name
 from fedshift.lab.tables.compare.paper_names import data_set, escaped, method, row_latex
 from fedshift.lab.tables.compare.rows import Row
 from fedshift.lab.tables.compare.table import Numbers
+from fedshift.lab.tables.results.grouping import grouped
 from fedshift.lab.tables.results.metrics import LOWEST_IS_BEST
 from fedshift.lab.tables.results.settings import BASELINE
 from fedshift.lab.tables.results.statistics import LEAST_FOR_TEST, Paired, Spread
@@ -42,9 +43,7 @@ def latex(numbers: Numbers, decimals: int, caption: str = "", label: str = "") -
     """
     import pandas as pd
 
-    tasks: dict[tuple[str, str], list[Row]] = {}
-    for row in numbers.rows:
-        tasks.setdefault((row.group, row.scored), []).append(row)
+    tasks = grouped(((row.group, row.scored), row) for row in numbers.rows)
     width = len(numbers.columns)
     cells: list[list[str]] = []
     for (group, scored), members in tasks.items():
@@ -79,8 +78,7 @@ def _of_task(members: Sequence[Row], numbers: Numbers, decimals: int, head: str)
     """
     marked: dict[str, dict[float, str]] = {}
     for column in numbers.columns:
-        values = [row.values[column].mean for row in members if column in row.values]
-        means = sorted({round(mean, decimals) for mean in values if mean is not None})
+        means = sorted({round(mean, decimals) for row in members if (mean := row.value(column).mean) is not None})
         if column != STD and numbers.score not in LOWEST_IS_BEST:
             means.reverse()
         named = any(column in row.best for row in members)
@@ -88,19 +86,18 @@ def _of_task(members: Sequence[Row], numbers: Numbers, decimals: int, head: str)
     for row in members:
         signs = {numbers.headline: _sign(row.difference)}
         shown = (
-            _cell(row.values.get(name), decimals, marked[name], signs.get(name, ""), row.marks.get(name, ""))
+            _cell(row.value(name), decimals, marked[name], signs.get(name, ""), row.marks.get(name, ""))
             for name in numbers.columns
         )
         yield [head + row_latex(row), *shown]
         head = ""
         if row.paper is not None:
-            printed = (Spread(row.paper.values[column], row.paper.spreads[column], 0) for column in numbers.columns)
             name = rf"\quad \emph{{printed: {escaped(row.paper.label)}}}"
-            yield [name, *(_cell(value, decimals, {}) for value in printed)]
+            yield [name, *(_cell(row.paper.values[column], decimals, {}) for column in numbers.columns)]
 
 
-def _cell(value: Spread | None, decimals: int, marked: Mapping[float, str], sign: str = "", mark: str = "") -> str:
-    if value is None or value.mean is None:
+def _cell(value: Spread, decimals: int, marked: Mapping[float, str], sign: str = "", mark: str = "") -> str:
+    if value.mean is None:
         return "--"
     shown = f"{value.mean:.{decimals}f}".replace("-", "$-$")
     if command := marked.get(round(value.mean, decimals)):

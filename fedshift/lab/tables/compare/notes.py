@@ -1,21 +1,21 @@
 """The notes below a comparison: what a reader must know about its numbers."""
 
 import math
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from fedshift.lab.tables.compare import leave_one_out, run_facts
-from fedshift.lab.tables.compare.rows import PaperRow, Row, baseline, named, same_worst
+from fedshift.lab.tables.compare.rows import PaperRow, Row, baseline, runs_of, same_worst
 from fedshift.lab.tables.papers import printed as printed_module
 from fedshift.lab.tables.papers.deviations import Altered
 from fedshift.lab.tables.results import metrics
 from fedshift.lab.tables.results.differences import MARK, OTHER_IMAGES, assigned, unlike
+from fedshift.lab.tables.results.grouping import grouped
 from fedshift.lab.tables.results.row_names import TUNED
 from fedshift.lab.tables.results.settings import BASELINE, BN_ORDER, LAST, NODES
 from fedshift.lab.tables.results.statistics import LEAST_FOR_TEST
 from fedshift_app.config import registry
 from fedshift_app.features.figures.show import Of
-from fedshift_core.accuracies import AVG, OVERALL, WORST
+from fedshift_core.accuracies import AVG, OVERALL, WORST, mean
 from fedshift_core.limits import some
 from fedshift_core.plural import plural
 from fedshift_core.rounds import span
@@ -44,7 +44,7 @@ def of_rows(rows: Sequence[Row], headline: str, score: str) -> list[str]:
         *_differences(rows, headline),
         *_other_images(rows),
         *(
-            f"{named(row)}, chosen on validation images: "
+            f"{row.name}, chosen on validation images: "
             + ", ".join(
                 f"{assigned({key: row.runs[0].config.get(key)})} ({value})" for key, value in row.runs[0].tuned.items()
             )
@@ -69,21 +69,17 @@ def of_groups(keys: Sequence[str] | dict[str, list[object]]) -> list[str]:
 
 def _by_value(rows: Iterable[Row], value_of: Callable[[Row], str]) -> dict[str, list[str]]:
     """Return the rows by the text that a function gives of each; rows with an empty text are left out."""
-    having: dict[str, list[str]] = {}
-    for row in rows:
-        if text := value_of(row):
-            having.setdefault(text, []).append(named(row))
-    return having
+    return grouped((text, row.name) for row in rows if (text := value_of(row)))
 
 
 def _rounds(rows: Sequence[Row], score: str) -> list[str]:
     """Return that other rounds than the last five are averaged, and that models of other runs were scored again."""
-    singles = [run for row in rows for run in row.runs]
+    singles = runs_of(rows)
     notes = []
     if again := [run for run in singles if run.scored_again]:
         what = "all runs" if len(again) == len(singles) else f"{len(again)} of the runs"
-        kept = {run.config["keep"] != LAST for run in again}
-        after = " or ".join(["their last round"] * (False in kept) + ["the round that they kept"] * (True in kept))
+        kept = {"their last round" if run.config["keep"] == LAST else "the round that they kept" for run in again}
+        after = " or ".join(sorted(kept, reverse=True))
         notes.append(f"{what}: models of other runs, after {after}, scored again (fedshift rescore)")
     if metrics.is_mean(score):
 
@@ -154,16 +150,16 @@ def _personal(rows: Sequence[Row]) -> list[str]:
     if len({row.scored for row in rows}) > 1:
         own = "its own domain; that is not the global model's task"
         held_out = "the domain that no node held; mean over the nodes"
-        where = held_out if all(row.unseen for row in rows) else own
+        where = held_out if all(row.runs[0].only for row in rows) else own
         notes.append(f"scored personal: each node's own model, on {where}")
     for row in rows:
         spreads = [run.results.spread_over_nodes for run in row.runs if run.results.spread_over_nodes]
         names = dict.fromkeys(name for by_domain in spreads for name in by_domain)
-        known = {name: [v for each in spreads if (v := each.get(name)) is not None] for name in names}
-        each = ", ".join(f"{name} {statistics.fmean(values):.1f}" for name, values in known.items() if values)
+        means = {name: mean(by_domain.get(name) for by_domain in spreads) for name in names}
+        each = ", ".join(f"{name} {value:.1f}" for name, value in means.items() if value is not None)
         if spreads:
             notes.append(
-                f"{named(row)}, scored personal on all: each node's own model on every domain, mean over nodes; "
+                f"{row.name}, scored personal on all: each node's own model on every domain, mean over nodes; "
                 f"standard deviation over nodes {each}"
             )
     return notes
@@ -171,16 +167,17 @@ def _personal(rows: Sequence[Row]) -> list[str]:
 
 def _facts(rows: Sequence[Row]) -> list[str]:
     """Return what changes how numbers are read, by run; once where it is the same in all of several runs."""
-    runs = [(row, run) for row in rows for run in row.runs]
-    having: dict[str, list[str]] = {}
-    for row, run in runs:
-        without = f" without {', '.join(run.only)}" if run.only else ""
-        for fact in run.facts:
-            having.setdefault(fact, []).append(f"{named(row)}, seed {run.results.seed}{without}")
+    number = len(runs_of(rows))
+    having = grouped(
+        (fact, f"{row.name}, seed {run.results.seed}" + (f" without {', '.join(run.only)}" if run.only else ""))
+        for row in rows
+        for run in row.runs
+        for fact in run.facts
+    )
     return [
-        f"all runs: {fact}" if len(who) == len(runs) > 1 else f"{name}: {fact}"
+        f"{name}: {fact}"
         for fact, who in having.items()
-        for name in (who[:1] if len(who) == len(runs) > 1 else dict.fromkeys(who))
+        for name in (["all runs"] if len(who) == number > 1 else dict.fromkeys(who))
     ]
 
 
@@ -227,15 +224,14 @@ def _image_error(row: Row) -> float | None:
 def _other_images(rows: Sequence[Row]) -> list[str]:
     """Return notes about rows whose runs have other images: no difference, no best mean."""
     lines = [
-        f"{MARK} {named(row)}: mean and spread are over runs of other images: {row.mixed}" for row in rows if row.mixed
+        f"{MARK} {row.name}: mean and spread are over runs of other images: {row.mixed}" for row in rows if row.mixed
     ]
     lines += [
         f"no difference to {BASELINE} and no p, {OTHER_IMAGES}: {', '.join(names)}: {reason}"
         for reason, names in _by_value(rows, lambda row: row.refused).items()
     ]
-    for group in dict.fromkeys(row.group for row in rows):
-        members = [row for row in rows if row.group == group]
-        if len(members) > 1 and unlike(run for row in members for run in row.runs):
+    for group, members in grouped((row.group, row) for row in rows).items():
+        if len(members) > 1 and unlike(runs_of(members)):
             where = f" [{group}]" if group else ""
             lines.append(f"no best mean is marked{where}: its rows are of {OTHER_IMAGES}")
     return lines
@@ -243,11 +239,11 @@ def _other_images(rows: Sequence[Row]) -> list[str]:
 
 def _orders(rows: Sequence[Row]) -> list[str]:
     """Return in which orders of images runs took own and re-estimated BatchNorm statistics, if they differ."""
-    orders: dict[str, list[str]] = {}
-    for row in rows:
-        for run in row.runs if {OWN, RETAKEN} & {*row.values} else ():
-            if {OWN, RETAKEN} & {*run.resolved.evaluate.bn}:
-                orders.setdefault(run.resolved.evaluate.bn_order, []).append(run.name)
+    orders = grouped(
+        (run.resolved.evaluate.bn_order, run.name)
+        for run in runs_of(row for row in rows if {OWN, RETAKEN} & row.values.keys())
+        if {OWN, RETAKEN} & {*run.resolved.evaluate.bn}
+    )
     texts = " and ".join(f"{order} ({some(names, _NAMED)})" for order, names in sorted(orders.items()))
     return [f"own and re-estimated statistics do not compare: {BN_ORDER} is {texts}"] if len(orders) > 1 else []
 
@@ -267,22 +263,23 @@ def _images(rows: Sequence[Row]) -> list[str]:
 
 def _lacking(rows: Sequence[Row]) -> list[str]:
     """Return the columns that runs lack; rows that lack the same columns share a line."""
-    having: dict[str, list[str]] = {}
-    for row in rows:
-        missing: dict[str, list[str]] = {}
-        for seed, values in row.by_seed.items():
-            if columns := ", ".join(name for name, value in values.items() if value is None and name not in OVERALL):
-                missing.setdefault(columns, []).append(str(seed))
-        for columns, seeds in missing.items():
-            which = f"seed{'' if len(seeds) == 1 else 's'} {', '.join(seeds)}"
-            having.setdefault(columns, []).append(f"{named(row)}, {which}")
+    missing = grouped(
+        ((columns, row.name), str(seed))
+        for row in rows
+        for seed, values in row.by_seed.items()
+        if (columns := ", ".join(name for name, value in values.items() if value is None and name not in OVERALL))
+    )
+    having = grouped(
+        (columns, f"{name}, seed{'' if len(seeds) == 1 else 's'} {', '.join(seeds)}")
+        for (columns, name), seeds in missing.items()
+    )
     return [f"{'; '.join(who)}: no {columns}; no average over the rest is taken" for columns, who in having.items()]
 
 
 def of_paper(rows: Sequence[Row], table: printed_module.Table) -> list[str]:
     """Return the notes about the printed rows: budget, columns, differing values, print errors."""
     paper, printed = table.paper, table.printed
-    runs = [run for row in rows for run in row.runs]
+    runs = runs_of(rows)
     column_map = table.column_map(runs[0].config)
     notes = [f"{table.id}: {paper.paper} ({paper.venue}), {printed.id}, {printed.dataset}: {printed.metric}"]
     notes += [f"the paper: {text}" for text in (printed.statistic, printed.scenario) if text]
@@ -308,23 +305,14 @@ def of_paper(rows: Sequence[Row], table: printed_module.Table) -> list[str]:
 def _altered(rows: Sequence[Row], table: printed_module.Table) -> list[str]:
     """Return which values of rows with a printed row are not the paper's, each with the rows that have it."""
     pairs = [(row, row.paper) for row in rows if row.paper is not None]
-    configs = [row.runs[0].config for row, _ in pairs]
     if not pairs:
         return []
-    experiments = dict.fromkeys(
-        table.experiment(table.column_map(config), table.standing(config)) for config in configs
-    )
-    prints = {
-        key: value
-        for config in configs
-        if (standing := table.standing(config)) is not None
-        for key, value in table.prints_of(str(standing.settings["method.name"])).items()
-        if key in config
-    }
+    experiments = dict.fromkeys(paper.experiment for _, paper in pairs)
+    prints = {key: value for row, paper in pairs for key, value in paper.prints.items() if key in row.runs[0].config}
     but = f", but for {assigned(prints)}, which it prints" if prints else ""
     notes = [f"the paper's values are those of conf/experiments/{' and '.join(experiments)}{but}"]
     notes += _with_rows("not the paper's", pairs, lambda paper: paper.altered)
-    if same := [f"{named(row)} with {paper.label}" for row, paper in pairs if not paper.altered]:
+    if same := [f"{row.name} with {paper.label}" for row, paper in pairs if not paper.altered]:
         notes.append(f"all as in the paper: {', '.join(same)}")
     notes += _with_rows(OPEN, pairs, lambda paper: paper.readings)
     if lost := [paper.label for _, paper in pairs if not paper.certain]:
@@ -338,15 +326,14 @@ def _with_rows(
     what: str, pairs: Sequence[tuple[Row, PaperRow]], deviations_of: Callable[[PaperRow], Sequence[Altered]]
 ) -> list[str]:
     """Return a line for each set of rows that share deviations; those of all rows come first."""
-    having: dict[str, list[str]] = {}
-    for row, paper in pairs:
-        for deviation in deviations_of(paper):
-            having.setdefault(deviation.text, []).append(f"{named(row)} with {paper.label}")
-    by_rows: dict[str, list[str]] = {}
-    for text, names in having.items():
-        who = "every row with a printed one" if len(names) == len(pairs) > 1 else ", ".join(names)
-        by_rows.setdefault(who, []).append(text)
+    having = grouped(
+        (deviation.text, f"{row.name} with {paper.label}") for row, paper in pairs for deviation in deviations_of(paper)
+    )
+    every = "every row with a printed one"
+    by_rows = grouped(
+        (every if len(names) == len(pairs) > 1 else ", ".join(names), text) for text, names in having.items()
+    )
     return [
         f"{what}, {who}: {', '.join(texts)}"
-        for who, texts in sorted(by_rows.items(), key=lambda e: e[0][:5] != "every")
+        for who, texts in sorted(by_rows.items(), key=lambda item: item[0] != every)
     ]

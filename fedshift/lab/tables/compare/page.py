@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from fedshift.lab.pages.report import REPORT_FILE
 from fedshift.lab.tables.compare import figures, formats
-from fedshift.lab.tables.compare.rows import Row, named
+from fedshift.lab.tables.compare.rows import Row, runs_of
 from fedshift.lab.tables.compare.run_facts import budget
 from fedshift.lab.tables.compare.table import Numbers
 from fedshift.lab.tables.results.loading import Run
@@ -27,7 +27,7 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
     head, lines = headline_first(numbers)
     drawn, lacking = figures.plots(numbers)
     runs = [_run(numbers, row, run, where) for row in numbers.rows for run in row.runs]
-    facts = budget([run for row in numbers.rows for run in row.runs])
+    facts = budget(runs_of(numbers.rows))
     content = {
         "title": numbers.title,
         "warnings": numbers.warnings,
@@ -61,12 +61,11 @@ def _run(numbers: Numbers, row: Row, run: Run, where: Path | None) -> tuple[Any,
     """Return a run's line of the table of runs: row, seed, value, and its name with the link to its report."""
     value = row.by_seed[run.results.seed].get(numbers.headline)
     shown_value = "missing" if value is None else f"{value:.2f}"
-    return named(row), run.results.seed, shown_value, {"name": run.name, "href": _href(run, where)}
+    return row.name, run.results.seed, shown_value, {"name": run.name, "href": relative(run.place / REPORT_FILE, where)}
 
 
-def _href(run: Run, where: Path | None) -> str:
-    """Return the relative link from the page to a run's report; empty if it has none."""
-    report = run.place / REPORT_FILE
-    if where is None or not run.place.is_dir() or not report.is_file():
+def relative(path: Path, where: Path | None) -> str:
+    """Return the relative link from a page to a file or folder; empty if there is none, or the page has no place."""
+    if where is None or not path.exists():
         return ""
-    return quote(os.path.relpath(report.resolve(), where.resolve().parent), errors="surrogateescape")
+    return quote(os.path.relpath(path.resolve(), where.resolve().parent), errors="surrogateescape")

@@ -68,14 +68,17 @@ def escaped(text: str) -> str:
 
 def method(name: str) -> str:
     """Return a method's name as papers print it, in LaTeX; that of its file if none is declared."""
-    known = registry.known(name)
-    return (known.latex if known is not None else "") or escaped(name)
+    return _declared(name) or escaped(name)
 
 
 def text_of(name: str) -> str:
     """Return a method's name as papers print it, as plain text; that of its file if none is declared."""
+    return _POWER.sub(lambda power: _RAISED[int(power[1])], _declared(name)) or name
+
+
+def _declared(name: str) -> str:
     known = registry.known(name)
-    return _POWER.sub(lambda power: _RAISED[int(power[1])], known.latex if known is not None else "") or name
+    return "" if known is None else known.latex
 
 
 def row_latex(row: Row) -> str:

@@ -12,6 +12,7 @@ from fedshift.lab.tables.compare import leave_one_out
 from fedshift.lab.tables.compare.table import Asked, Numbers, numbers_of
 from fedshift.lab.tables.papers.deviations import HELD_OUT
 from fedshift.lab.tables.results import differences
+from fedshift.lab.tables.results.grouping import grouped
 from fedshift.lab.tables.results.loading import Given, Run
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import some
@@ -35,9 +36,7 @@ def comparisons(runs: Sequence[Run], score: str, left_out: list[str]) -> Iterato
     for held_out in (False, True):
         of_kind = [run for run in runs if bool(run.config[HELD_OUT]) is held_out]
         keys = differing(of_kind, held_out=held_out) if of_kind else {}
-        members: dict[str, list[Run]] = {}
-        for run, label in zip(of_kind, differences.group_labels(of_kind, keys), strict=True):
-            members.setdefault(label, []).append(run)
+        members = grouped(zip(differences.group_labels(of_kind, keys), of_kind, strict=True))
         for pool in members.values():
             yield from _settled(pool, score, left_out)
 
@@ -52,7 +51,7 @@ def differing(runs: Sequence[Run], *, held_out: bool) -> dict[str, list[Any]]:
 def numbers_in(runs: Sequence[Run], score: str) -> Numbers:
     """Return what ``compare`` has of runs of one pool."""
     held_out = bool(runs[0].config[HELD_OUT])
-    return numbers_of(Given(list(runs), [], {}), Asked(score=score, held_out=held_out))
+    return numbers_of(Given(runs), Asked(score=score, held_out=held_out))
 
 
 def _settled(runs: Sequence[Run], score: str, left_out: list[str]) -> Iterator[tuple[list[Run], Numbers]]:
@@ -61,9 +60,7 @@ def _settled(runs: Sequence[Run], score: str, left_out: list[str]) -> Iterator[t
         yield list(runs), numbers_in(runs, score)
     except ConfigError as error:
         for of in _APART:
-            parts: dict[str, list[Run]] = {}
-            for run in runs:
-                parts.setdefault(of(run), []).append(run)
+            parts = grouped((of(run), run) for run in runs)
             if len(parts) > 1:
                 for part in parts.values():
                     yield from _settled(part, score, left_out)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift.lab.tables.results.loading import Run
-from fedshift.lab.tables.results.settings import ASIDE, BN_STATISTICS, NODES, usual_settings
+from fedshift.lab.tables.results.settings import ASIDE, BN_STATISTICS, NODES, folded, usual_settings
 from fedshift_app.config import resolving
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import as_requested, flat
@@ -16,7 +16,6 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import written
 
 EMBEDDED = "handwritten"  # the data set that needs no folder of images
-_WHOLE = ("allocation.counts", "allocation.share")  # sections that a command sets as a whole
 _SHORT = {"evaluate.every": "evaluate-every", "method.name": "method"}
 _ASIDE = frozenset((*ASIDE, NODES)) - {"keep"}  # what decides neither a run nor the model that it keeps
 _NO_WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")  # YAML takes them for something else
@@ -66,8 +65,8 @@ def _words(run: Run) -> tuple[str, ...]:
 
 def _changed(run: Run) -> list[str]:
     """Return what a run has otherwise than its method in its experiment, as a command has it."""
-    usual = _with_whole(_usual(run))
-    changed = {key: value for key, value in _with_whole(_settings(run)).items() if usual.get(key, usual) != value}
+    usual = folded(_usual(run))
+    changed = {key: value for key, value in folded(_settings(run)).items() if usual.get(key, usual) != value}
     return [f"{_SHORT.get(key, key)}={_text(value)}" for key, value in changed.items() if key != "method.name"]
 
 
@@ -83,18 +82,6 @@ def _settings(run: Run) -> dict[str, Any]:
 
 def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in _ASIDE}
-
-
-def _with_whole(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with the sections of ``_WHOLE`` as one value each."""
-    result: dict[str, Any] = {}
-    for key, value in config.items():
-        whole = next((section for section in _WHOLE if key.startswith(f"{section}.")), "")
-        if whole:
-            result.setdefault(whole, {})[key.removeprefix(f"{whole}.")] = value
-        elif key not in _ASIDE:
-            result[key] = value
-    return result
 
 
 def _text(value: Any) -> str:

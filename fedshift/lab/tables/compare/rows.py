@@ -1,7 +1,7 @@
 """The rows of a comparison: a method over seeds, its difference to the baseline, its printed row."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedshift.lab.tables.papers import printed as printed_module
@@ -9,7 +9,8 @@ from fedshift.lab.tables.papers.deviations import Altered, altered
 from fedshift.lab.tables.papers.printed import PLAIN
 from fedshift.lab.tables.results import metrics
 from fedshift.lab.tables.results.differences import unlike
-from fedshift.lab.tables.results.loading import Run, curve
+from fedshift.lab.tables.results.grouping import grouped
+from fedshift.lab.tables.results.loading import Run
 from fedshift.lab.tables.results.settings import BASELINE
 from fedshift.lab.tables.results.statistics import Paired, Spread, corrected, paired, spread
 from fedshift_app.run.files import ON_ALL
@@ -24,21 +25,23 @@ class PaperRow:
 
     Attributes:
         label: Its label in the paper.
-        values: Printed means.
-        spreads: Printed spreads.
+        values: Printed means and spreads.
         difference: Our mean less the printed one.
         altered: Values of our runs that are not the paper's.
         readings: Values that the paper leaves open, with our reading of it.
         certain: Whether the label is the paper's own, not a reading of a damaged text.
+        experiment: The experiment with the paper's settings for it.
+        prints: Printed values of its method that differ from those of the experiment, by dotted key.
     """
 
     label: str
-    values: Mapping[str, float | None]
-    spreads: Mapping[str, float | None]
+    values: Mapping[str, Spread]
     difference: Mapping[str, float | None]
-    altered: tuple[Altered, ...] = ()
-    readings: tuple[Altered, ...] = ()
-    certain: bool = True
+    altered: tuple[Altered, ...]
+    readings: tuple[Altered, ...]
+    certain: bool
+    experiment: str
+    prints: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,13 +55,13 @@ class Row:
         runs: Its runs; of leave-one-out runs a seed has several.
         by_seed: Its numbers by seed and column, in percent; None where missing.
         values: Mean and spread over seeds by column.
-        difference: That of the headline to the baseline of its group.
-        best: Columns in which its mean is the best of its group and task.
-        paper: Its printed row.
         worst: The domain that is the worst in all its seeds; empty if it is not the same.
-        refused: Why there is no difference: rows of other images.
         mixed: Why its own mean is over other images.
         marks: By column what its cell carries, where a domain has fewer rounds or images than its neighbours.
+        difference: That of the headline to the baseline of its group.
+        refused: Why there is no difference: rows of other images.
+        best: Columns in which its mean is the best of its group and task.
+        paper: Its printed row.
     """
 
     label: str
@@ -67,13 +70,18 @@ class Row:
     runs: tuple[Run, ...]
     by_seed: Mapping[int, Mapping[str, float | None]]
     values: Mapping[str, Spread]
+    worst: str
+    mixed: str
+    marks: Mapping[str, str]
     difference: Paired | None = None
+    refused: str = ""
     best: frozenset[str] = frozenset()
     paper: PaperRow | None = None
-    worst: str = ""
-    refused: str = ""
-    mixed: str = ""
-    marks: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its label with its group."""
+        return f"{self.label} [{self.group}]" if self.group else self.label
 
     @property
     def method(self) -> str:
@@ -91,14 +99,13 @@ class Row:
         return tuple(self.by_seed)
 
     @property
-    def unseen(self) -> bool:
-        """Whether it has of each run the domains alone that no node held."""
-        return bool(self.runs[0].only)
-
-    @property
     def is_baseline(self) -> bool:
         """Whether the other rows of its group are compared with it."""
         return self.method == BASELINE and all(self.runs[0].config[key] == value for key, value in PLAIN.items())
+
+    def value(self, column: str) -> Spread:
+        """Return mean and spread over seeds of a column, both None if the row lacks it."""
+        return self.values.get(column, Spread())
 
     def headline(self, column: str) -> dict[int, float | None]:
         """Return the numbers of a column by seed."""
@@ -108,15 +115,6 @@ class Row:
         """Return the run behind a number: of leave-one-out runs the one that held the domain out."""
         same = [run for run in self.runs if run.results.seed == seed]
         return next((run for run in same if column in run.only), same[0])
-
-    def curves(self) -> list[dict[int, float]]:
-        """Return AVG by round of each seed; of leave-one-out runs, which train apart, none."""
-        return [{} if run.only else curve(run) for run in self.runs]
-
-
-def named(row: Row) -> str:
-    """Return the label of a row with its group."""
-    return f"{row.label} [{row.group}]" if row.group else row.label
 
 
 def same_worst(rows: Sequence[Row]) -> str:
@@ -131,7 +129,6 @@ def once(label: str, runs: Sequence[Run], score: str, notes: list[str]) -> list[
     Raises:
         ConfigError: If two stand for the same numbers and have others, or other images.
     """
-    take, _ = metrics.score(score)
     kept: dict[tuple[int, str], Run] = {}
     repeats: dict[str, None] = {}
     for run in sorted(runs, key=lambda run: run.results.seed):
@@ -142,7 +139,8 @@ def once(label: str, runs: Sequence[Run], score: str, notes: list[str]) -> list[
             twice = f"{label}: seed {run.results.seed} comes twice" + (f", without {domain}" if domain else "")
             if sorted(first.only) != sorted(run.only):
                 raise ConfigError(f"{twice}, with other held-out domains: {first.name} and {run.name}")
-            if (first.results.weights_sha256, take(first)) != (run.results.weights_sha256, take(run)):
+            ends = [(each.results.weights_sha256, metrics.taken(each, score)) for each in (first, run)]
+            if ends[0] != ends[1]:
                 raise _other_numbers(twice, first, run)
             if other := unlike([first, run]):
                 raise ConfigError(f"{twice}: {'; '.join(other)}")
@@ -171,40 +169,37 @@ def made(label: str, group: str, runs: Sequence[Run], score: str, domains: Seque
         score: A name of ``results.metrics.SCORES``.
         domains: Of leave-one-out runs, the columns; a domain that no run of a seed held out is missing.
     """
-    accuracy, lowest = score not in metrics.MEASURES, score in metrics.LOWEST_IS_BEST
-    of_seed: dict[int, list[Run]] = {}
-    for run in runs:
-        of_seed.setdefault(run.results.seed, []).append(run)
-    taken = {seed: _taken(parts, score, domains) for seed, parts in of_seed.items()}
     is_mean = metrics.is_mean(score)
-    lacking = {seed: {name for run in parts for name in run.results.unscored} for seed, parts in of_seed.items()}
-    complete = {
-        seed: {name: None if is_mean and name in lacking[seed] else value for name, value in scores.items()}
-        for seed, scores in taken.items()
-    }
-    by_seed = {
-        seed: {**scores, **_overall(complete[seed], lowest)} if accuracy else scores for seed, scores in taken.items()
-    }
+    by_seed: dict[int, dict[str, float | None]] = {}
+    worsts: set[str] = set()
+    for seed, parts in grouped((run.results.seed, run) for run in runs).items():
+        by_seed[seed] = _taken(parts, score, domains)
+        if score in metrics.MEASURES:
+            continue
+        lacking = {name for run in parts for name in run.results.unscored} if is_mean else ()
+        complete = {name: None if name in lacking else value for name, value in by_seed[seed].items()}
+        least = worst(complete, lowest=score not in metrics.LOWEST_IS_BEST)
+        worsts.add(least or "")
+        lowest = None if least is None else complete[least]
+        by_seed[seed] |= {AVG: average(complete), STD: domain_spread(complete), WORST: lowest}
     columns = dict.fromkeys(column for values in by_seed.values() for column in values)
-    values = {column: spread([values.get(column) for values in by_seed.values()]) for column in columns}
-    worsts = {worst(scores, lowest=not lowest) for scores in complete.values()} if accuracy else set()
     return Row(
         label,
         group,
         "/".join(dict.fromkeys(map(scored, runs))),
         tuple(runs),
         by_seed,
-        values,
-        worst=(worsts.pop() or "") if len(worsts) == 1 else "",
-        mixed="; ".join(unlike(runs)),
-        marks=_marks(runs, columns) if is_mean else {},
+        {column: spread([values.get(column) for values in by_seed.values()]) for column in columns},
+        worsts.pop() if len(worsts) == 1 else "",
+        "; ".join(unlike(runs)),
+        _marks(runs, columns) if is_mean else {},
     )
 
 
 def _taken(parts: Sequence[Run], score: str, domains: Sequence[str]) -> dict[str, float | None]:
     """Return the numbers of a seed by column; of leave-one-out runs each domain from the run that held it out."""
     if not parts[0].only:
-        return dict(metrics.score(score)[0](parts[0]))
+        return dict(metrics.taken(parts[0], score))
     kinds = set.intersection(*(set(run.scores) for run in parts))
     scores = {
         name: {domain: value for run in parts for domain, value in run.scores[name].items()}
@@ -214,20 +209,18 @@ def _taken(parts: Sequence[Run], score: str, domains: Sequence[str]) -> dict[str
         return metrics.all_statistics(scores, len(domains))
     if score not in scores:
         for run in parts:
-            metrics.score(score)[0](run)  # raises the reason
+            metrics.taken(run, score)  # raises the reason
     return {domain: scores[score].get(domain) for domain in domains}
 
 
 def _marks(runs: Sequence[Run], columns: Iterable[str]) -> dict[str, str]:
-    marks = {
-        column: "/".join(
-            dict.fromkeys(
-                mark for run in runs if not run.only or column in run.only if (mark := run.results.losses.mark(column))
-            )
-        )
+    marks = grouped(
+        (column, mark)
         for column in columns
-    }
-    return {column: mark for column, mark in marks.items() if mark}
+        for run in runs
+        if (not run.only or column in run.only) and (mark := run.results.losses.mark(column))
+    )
+    return {column: "/".join(dict.fromkeys(each)) for column, each in marks.items()}
 
 
 def scored(run: Run) -> str:
@@ -236,39 +229,21 @@ def scored(run: Run) -> str:
     return f"{kind} on all" if run.results.evaluated == ON_ALL else kind
 
 
-def _overall(domains: Mapping[str, float | None], lowest: bool) -> dict[str, float | None]:
-    """Return average, spread and worst of the domains; None if a domain is missing."""
-    least = worst(domains, lowest=not lowest)
-    return {AVG: average(domains), STD: domain_spread(domains), WORST: None if least is None else domains[least]}
-
-
 def baseline(row: Row, rows: Sequence[Row]) -> Row | None:
     """Return the baseline of a row; None if its group has none.
 
     Of several baselines, a tuned row gets a tuned one. Next, the baseline with the most similar averaging, server steps
     and scores is taken, then the first.
     """
-    baselines = [other for other in rows if other.is_baseline and other.group == row.group]
-    settings = [_other_settings(other) for other in baselines]
-    varied = {
-        key
-        for candidate in settings
-        for key in candidate
-        if any(other.get(key) != candidate[key] for other in settings)
-    }
-    ours = {} if row.is_baseline else _other_settings(row)
+    settings = {} if row.is_baseline else row.runs[0].row_settings
+    ours = {key: value for key, value in settings.items() if not key.startswith("method.")}
 
     def distance(other: Row) -> tuple[bool, int]:
-        its = _other_settings(other)
-        return other.tuned != row.tuned, sum(key in ours and ours[key] != its.get(key) for key in varied)
+        its = other.runs[0].row_settings
+        return other.tuned != row.tuned, sum(its.get(key) != value for key, value in ours.items())
 
+    baselines = (other for other in rows if other.is_baseline and other.group == row.group)
     return min(baselines, key=distance, default=None)
-
-
-def _other_settings(row: Row) -> dict[str, Any]:
-    """Return the settings of a row other than the method's parameters: averaging, server steps, scores."""
-    settings = row.runs[0].row_settings
-    return {key: value for key, value in settings.items() if not key.startswith("method.")}
 
 
 def with_differences(rows: Sequence[Row], headline: str) -> list[Row]:
@@ -292,9 +267,14 @@ def _with_difference(row: Row, rows: Sequence[Row], headline: str) -> Row:
     return replace(row, difference=difference)
 
 
+def runs_of(rows: Iterable[Row]) -> list[Run]:
+    """Return the runs of rows."""
+    return [run for row in rows for run in row.runs]
+
+
 def of_seeds(rows: Iterable[Row], seeds: Collection[int]) -> list[Run]:
     """Return the runs of rows with one of these seeds."""
-    return [run for row in rows for run in row.runs if run.results.seed in seeds]
+    return [run for run in runs_of(rows) if run.results.seed in seeds]
 
 
 def with_best(row: Row, rows: Sequence[Row], columns: Sequence[str], lowest: bool) -> Row:
@@ -304,13 +284,12 @@ def with_best(row: Row, rows: Sequence[Row], columns: Sequence[str], lowest: boo
     Personal models have another task than the global model. Rows with other images have no best.
     """
     group = [other for other in rows if (other.group, other.scored) == (row.group, row.scored)]
-    if unlike(run for other in group for run in other.runs):
+    if unlike(runs_of(group)):
         return row
     best = set()
     for column in columns:
-        means = [m for other in group if (value := other.values.get(column)) and (m := value.mean) is not None]
-        own = row.values.get(column)
-        if len(means) > 1 and own is not None and own.mean == (min(means) if lowest or column == STD else max(means)):
+        means = [mean for other in group if (mean := other.value(column).mean) is not None]
+        if len(means) > 1 and row.value(column).mean == (min(means) if lowest or column == STD else max(means)):
             best.add(column)
     return replace(row, best=frozenset(best))
 
@@ -329,23 +308,26 @@ def with_printed_row(row: Row, table: printed_module.Table, columns: Sequence[st
         )
     if standing is None:
         return row
-    printed = standing.row
-    values = {column: printed.value(stands[column]) if column in stands else None for column in columns}
-    spreads = {column: printed.spread(stands[column]) if column in stands else None for column in columns}
-    ours = {column: value.mean for column, value in row.values.items()}
+    values = {column: standing.row.number(stands.get(column)) for column in columns}
     difference = {
-        column: None if printed_mean is None or (mean := ours.get(column)) is None else mean - printed_mean
-        for column, printed_mean in values.items()
+        column: None if theirs.mean is None or (ours := row.value(column).mean) is None else ours - theirs.mean
+        for column, theirs in values.items()
     }
-    configs = [run.config for run in row.runs]
-    others = altered(configs, table, column_map, standing)
+    deviations = altered([run.config for run in row.runs], table, column_map, standing)
     stated, left_open = (
-        tuple(deviation for deviation in others if not deviation.why),
-        tuple(deviation for deviation in others if deviation.why),
+        tuple(deviation for deviation in deviations if bool(deviation.why) is open) for open in (False, True)
     )
-    return replace(
-        row, paper=PaperRow(printed.method, values, spreads, difference, stated, left_open, printed.label_certain)
+    paper = PaperRow(
+        standing.row.method,
+        values,
+        difference,
+        stated,
+        left_open,
+        standing.row.label_certain,
+        table.experiment(column_map, standing),
+        table.prints_of(str(standing.settings["method.name"])),
     )
+    return replace(row, paper=paper)
 
 
 def _comparable(row: Row, column_map: printed_module.ColumnMap) -> dict[str, str]:

@@ -1,14 +1,13 @@
 """``fedshift compare --sites``: a figure that sites worked out themselves, sites by method, with 95 % intervals."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedshift.lab.tables.compare import frame
 from fedshift.lab.tables.compare.formats import escaped, markdown_table, text_table
-from fedshift.lab.tables.compare.rows import named
 from fedshift.lab.tables.compare.table import Asked, mix_warnings, numbers
 from fedshift.lab.tables.papers.deviations import HELD_OUT
 from fedshift.lab.tables.results.metrics import LAST_OR_KEPT
@@ -47,7 +46,7 @@ class SiteTable:
     values: "pd.DataFrame"
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    unreadable: tuple[str, ...] = ()
+    unreadable: tuple[str, ...]
 
     def grid(self) -> list[list[str]]:
         """Return the head and the lines of the table: the sites, all of them last, by row of the comparison."""
@@ -114,12 +113,9 @@ def table(
     import pandas as pd
 
     records = [
-        record
+        {"row": row.name, "seed": run.results.seed, "figure": figure, **record}
         for row, run, sites in have
-        for record in _records(
-            _held_out(sites, run.config[HELD_OUT]) if held_out else sites,
-            {"row": named(row), "seed": run.results.seed, "figure": figure},
-        )
+        for record in _records(_held_out(sites, run.config[HELD_OUT]) if held_out else sites, name, label)
     ]
     if not records:
         raise ConfigError(
@@ -145,9 +141,8 @@ def _held_out(sites: Sites, domains: Collection[str]) -> Sites:
     return sites.model_copy(update={"sites": held_out, "overall": None})
 
 
-def _records(sites: Sites, of_run: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _records(sites: Sites, name: str, label: str) -> list[dict[str, Any]]:
     """Return the figure of each site of a run, and of all of them."""
-    name, _, label = of_run["figure"].partition(":")
     if label and not any(site.per_class for site in sites.sites):
         raise ConfigError("--sites: files that --keep wrote have no metrics of classes; name the run folders")
     if label and label not in sites.classes:
@@ -163,7 +158,7 @@ def _records(sites: Sites, of_run: Mapping[str, Any]) -> list[dict[str, Any]]:
         else:
             continue
         of_site = {"site": site.site, "images": images, "patients": site.patients, "of_classes": classes}
-        records.append({**of_run, **of_site, **figure.model_dump()})
+        records.append(of_site | figure.model_dump())
     return records
 
 

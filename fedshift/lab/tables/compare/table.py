@@ -1,6 +1,6 @@
 """The numbers of a comparison: one row per method over seeds, with the paper's printed row."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,8 +12,9 @@ from fedshift.lab.tables.compare.rows import Row
 from fedshift.lab.tables.papers import printed
 from fedshift.lab.tables.results import differences, metrics, row_names
 from fedshift.lab.tables.results import loading as reading
+from fedshift.lab.tables.results.grouping import grouped
 from fedshift.lab.tables.results.loading import Run
-from fedshift.lab.tables.results.settings import BASELINE, BN_ORDER, BN_STATISTICS
+from fedshift.lab.tables.results.settings import BASELINE
 from fedshift_app.config import registry
 from fedshift_core.accuracies import AVG, OVERALL, STD
 from fedshift_core.errors import ConfigError
@@ -22,6 +23,8 @@ from fedshift_core.limits import as_found, some
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import BN_SCORE
 
+#: A run that is shown, after the group and label of its row.
+Chosen = tuple[str, str, Run]
 #: Values of ``--scored``: which models a run scored.
 SCORED = ("global", "personal")
 #: Up to how many settings a refusal names with their values; of more, as of other experiments, how many without.
@@ -51,14 +54,14 @@ class Numbers:
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    paper: str = ""
-    score: str = "last5"
-    costs: tradeoff.Costs | None = None
-    unreadable: tuple[str, ...] = ()
+    paper: str
+    score: str
+    costs: tradeoff.Costs | None
+    unreadable: tuple[str, ...]
 
 
 class Asked(NamedTuple):
-    """The arguments of a comparison, see :func:`fedshift.compare`; ``of_kept``: ``results.metrics.with_rounds``."""
+    """The arguments of a comparison, see :func:`fedshift.compare`; ``of_kept``: ``results.metrics.as_scored``."""
 
     paper: str = ""
     score: str = "last5"
@@ -73,7 +76,7 @@ def numbers(paths: Sequence[Path], asked: Asked) -> Numbers:
     """Read and compare runs."""
     if asked.paper:
         printed.get(asked.paper).check_of_runs()
-    metrics.score(asked.score)  # reports a wrong name before any file is read
+    metrics.check(asked.score)  # reports a wrong name before any file is read
     if asked.held_out and asked.score == "clients":
         raise ConfigError("--unseen: the measures of --score clients are over all domains; give one of the two")
     if asked.scored and asked.scored not in SCORED:
@@ -85,7 +88,7 @@ def numbers(paths: Sequence[Path], asked: Asked) -> Numbers:
 def numbers_of(given: reading.Given, asked: Asked) -> Numbers:
     """Compare runs that were read."""
     score, held_out = asked.score, asked.held_out
-    runs = with_statistics(metrics.with_rounds(given.runs, score, of_kept=asked.of_kept), score)
+    runs = metrics.as_scored(given.runs, score, of_kept=asked.of_kept)
     domains: list[str] = []
     if held_out:
         runs, domains = leave_one_out.folds(runs)
@@ -93,7 +96,7 @@ def numbers_of(given: reading.Given, asked: Asked) -> Numbers:
     if groups and not asked.allow_different:
         raise _differ(runs, groups)
     names = row_names.Names(runs)
-    chosen = _chosen(runs, names, groups, score, asked.scored)
+    chosen, left_out = _chosen(runs, names, groups, score, asked.scored)
     rows, repeats = _rows(chosen, score, domains)
     headline = metrics.MEASURES.get(score, AVG)
     lowest = score in metrics.LOWEST_IS_BEST
@@ -104,37 +107,36 @@ def numbers_of(given: reading.Given, asked: Asked) -> Numbers:
     table = printed.get(asked.paper) if asked.paper else None
     if table is not None:
         rows = [rowing.with_printed_row(row, table, columns) for row in rows]
-    runs = chosen.runs
+    runs, labels = [run for _, _, run in chosen], [label for _, label, _ in chosen]
     paid = None
     if asked.costs is not None:
         paid = tradeoff.read(asked.costs, list(dict.fromkeys(str(run.config["experiment"]) for run in runs)))
     warnings = [*differences.surroundings(runs), *differences.unlike(runs)]
     warnings += [run.contradiction for run in runs if run.contradiction]
-    warnings += differences.same_weights(runs, chosen.labels)
+    warnings += differences.same_weights(runs, labels)
     warnings += mix_warnings(runs) if score in metrics.OVER_CLASSES else []
     notes = [
         *([leave_one_out.NOTE] if held_out else []),
         *remarks.of_rows(rows, headline, score),
-        *chosen.left_out,
+        *left_out,
         *repeats,
-        *names.notes(runs, chosen.labels),
+        *names.notes(runs, labels),
         *remarks.of_groups(groups),
-        *([f"left out, not finished: {', '.join(given.unfinished)}"] if given.unfinished else []),
+        *given.unfinished,
         *([] if table is None else remarks.of_paper(rows, table)),
         *([] if paid is None else tradeoff.notes(rows, paid, headline, lowest)),
     ]
-    unreadable = given.left_out()
     return Numbers(
         title(runs, score, held_out=held_out),
         columns,
         headline,
         tuple(rows),
         tuple(notes),
-        (*warnings, *unreadable),
+        (*warnings, *given.unreadable),
         asked.paper,
         score,
         paid,
-        tuple(unreadable),
+        given.unreadable,
     )
 
 
@@ -152,20 +154,6 @@ def measure(score: str, runs: Sequence[Run]) -> str:
     return "scores" if score in metrics.MEASURES else metrics.FIGURES.get(score, " or ".join(names))
 
 
-def with_statistics(runs: Sequence[Run], score: str) -> list[Run]:
-    """Return runs with the BatchNorm statistics behind a score, whichever kind the run lists first."""
-    if not score.startswith(BN_SCORE):
-        return list(runs)
-    kind = score.removeprefix(BN_SCORE)
-    return [
-        replace(
-            run,
-            instead={**run.instead, BN_STATISTICS: kind, BN_ORDER: reading.order_behind(run.resolved, kind)},
-        )
-        for run in runs
-    ]
-
-
 def _differ(runs: Sequence[Run], groups: dict[str, list[object]]) -> ConfigError:
     held_out = ", --unseen one of runs that leave out a domain each" if leave_one_out.foldable(groups) else ""
     keys = list(groups)
@@ -175,57 +163,44 @@ def _differ(runs: Sequence[Run], groups: dict[str, list[object]]) -> ConfigError
     )
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """The runs that are shown, in the order of their rows, with the group and label of each; and who was left out."""
-
-    runs: list[Run]
-    groups: list[str]
-    labels: list[str]
-    left_out: list[str]
-
-
 def _chosen(
-    runs: Sequence[Run],
-    names: row_names.Names,
-    groups: Sequence[str] | dict[str, list[object]],
-    score: str,
-    scored: str,
-) -> _Chosen:
-    """Choose the runs that were scored so; the name of a row does not depend on which rows are shown."""
+    runs: Sequence[Run], names: row_names.Names, groups: Collection[str], score: str, scored: str
+) -> tuple[list[Chosen], list[str]]:
+    """Choose the runs that were scored so, and note who was left out; a row's name does not depend on this."""
     methods = list(registry.METHODS)
-    named = sorted(
+    each = sorted(
         zip(differences.group_labels(runs, groups), map(names.label, runs), runs, strict=True),
-        key=lambda each: names.order(each[2], methods),
+        key=lambda chosen: names.order(chosen[2], methods),
     )
-    taken = [each for each in named if rowing.scored(each[2]).startswith(scored) or each[2].results.method == BASELINE]
+    taken = [
+        (group, label, run)
+        for group, label, run in each
+        if rowing.scored(run).startswith(scored) or run.results.method == BASELINE
+    ]
     if not taken:
         raise ConfigError(f"--scored {scored}: no run was scored so, and none is of {BASELINE}")
-    notes = [f"left out, not scored {scored}: {', '.join(left)}"] if (left := _without(named, taken)) else []
+    notes = [f"left out, not scored {scored}: {', '.join(left)}"] if (left := _without(each, taken)) else []
     if score.startswith(BN_SCORE):  # a method may have no such statistics; no row is over some of its seeds alone
         having = {(group, label) for group, label, run in taken if score in run.scores}
-        able = [each for each in taken if each[:2] in having]
+        able = [(group, label, run) for group, label, run in taken if (group, label) in having]
         for _, _, run in able or taken:
-            metrics.score(score)[0](run)  # raises how a run has it
+            metrics.taken(run, score)  # raises how a run has it
         if left := _without(taken, able):
             how = metrics.remedy(taken[0][2], score).replace("\n", "; ")
             notes.append(f"left out, not scored {score}: {', '.join(left)} ({how})")
         taken = able
-    of_groups, labels, shown = map(list, zip(*taken, strict=True))
-    return _Chosen(shown, of_groups, labels, notes)
+    return taken, notes
 
 
-def _without(named: Sequence[tuple[str, str, Run]], taken: Sequence[tuple[str, str, Run]]) -> list[str]:
+def _without(all_rows: Sequence[Chosen], taken: Sequence[Chosen]) -> list[str]:
     """Return the rows that are among the first but not among the second."""
-    rows, kept = ({f"{label} [{group}]" if group else label for group, label, _ in some} for some in (named, taken))
+    rows, kept = ({f"{label} [{group}]" if group else label for group, label, _ in some} for some in (all_rows, taken))
     return sorted(rows - kept)
 
 
-def _rows(chosen: _Chosen, score: str, domains: Sequence[str]) -> tuple[list[Row], list[str]]:
+def _rows(chosen: Sequence[Chosen], score: str, domains: Sequence[str]) -> tuple[list[Row], list[str]]:
     """Return a row for each group and label of runs, and what counts once."""
-    members: dict[tuple[str, str], list[Run]] = {}
-    for group, label, run in zip(chosen.groups, chosen.labels, chosen.runs, strict=True):
-        members.setdefault((group, label), []).append(run)
+    members = grouped(((group, label), run) for group, label, run in chosen)
     notes: list[str] = []
     rows = [
         rowing.made(label, group, rowing.once(label, same, score, notes), score, domains)

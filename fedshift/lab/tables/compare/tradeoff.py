@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from fedshift.lab.tables.compare.rows import Row, named
+from fedshift.lab.tables.compare.rows import Row, runs_of
 from fedshift.lab.tables.results import differences as contents
+from fedshift.lab.tables.results.grouping import grouped
 from fedshift.lab.tables.results.settings import ASIDE
 from fedshift_app.config.keys import BATCH_SIZE, COST_SECTIONS, EPOCHS, SIZE
+from fedshift_app.run.files import checked, read_json
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
@@ -78,25 +80,17 @@ def read(file: Path, experiments: Sequence[str]) -> Costs:
         ConfigError: If the file is not such an output, or no run has its experiment.
     """
     try:
-        content = _File.model_validate_json(file.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"--costs {shown(file)}: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "it"
-        raise ConfigError(
-            f"--costs {shown(file)}: {where}: {first['msg']}; it takes what `fedshift costs ... --json` prints"
-        ) from None
+        content = checked(_File, read_json(file), shown(file))
+    except ConfigError as error:
+        raise ConfigError(f"--costs {error}; it takes what `fedshift costs ... --json` prints") from None
     if content.experiment not in experiments:
         raise ConfigError(
             f"--costs {shown(file)}: measured in {as_found(content.experiment)}; the runs are of "
             f"{', '.join(experiments)}{meant(content.experiment, experiments)}"
         )
-    by_settings: dict[str, list[_Measured]] = {}
-    for costs in content.costs:
-        by_settings.setdefault(_deciding(costs.settings), []).append(costs)
     return Costs(
-        by_settings, f"measured in {content.experiment}, {plural(content.nodes, 'node')}, on {content.machine}"
+        grouped((_deciding(costs.settings), costs) for costs in content.costs),
+        f"measured in {content.experiment}, {plural(content.nodes, 'node')}, on {content.machine}",
     )
 
 
@@ -135,9 +129,8 @@ def on_fronts(points: Sequence[tuple[float, float, Row]], lowest: bool) -> list[
         The fronts; a group whose rows have different images has none.
     """
     fronts = []
-    for task in dict.fromkeys((row.group, row.scored) for _, _, row in points):
-        among = [i for i, (_, _, row) in enumerate(points) if (row.group, row.scored) == task]
-        if contents.unlike(run for i in among for run in points[i][2].runs):
+    for among in grouped(((row.group, row.scored), i) for i, (_, _, row) in enumerate(points)).values():
+        if contents.unlike(runs_of(points[i][2] for i in among)):
             continue
         on = front([(points[i][0], -points[i][1] if lowest else points[i][1]) for i in among])
         fronts.append([among[i] for i in on])
@@ -146,31 +139,29 @@ def on_fronts(points: Sequence[tuple[float, float, Row]], lowest: bool) -> list[
 
 def paid(rows: Sequence[Row], costs: Costs, headline: str) -> dict[str, list[tuple[float, float, Row]]]:
     """Return, for each kind of cost, the cost and mean ``headline`` of each row with both."""
-    points: dict[str, list[tuple[float, float, Row]]] = {}
-    for row in rows:
-        of, value = costs.row(row), row.values.get(headline)
-        if value is not None and value.mean is not None:
-            for what, price in of.items():
-                points.setdefault(what, []).append((price, value.mean, row))
-    return points
+    return grouped(
+        (what, (price, score, row))
+        for row in rows
+        if (score := row.value(headline).mean) is not None
+        for what, price in costs.row(row).items()
+    )
 
 
 def notes(rows: Sequence[Row], costs: Costs, headline: str, lowest: bool) -> list[str]:
     """Return notes on the Pareto front of each cost and on missing costs."""
     lines = []
-    alike = " that is scored as it is" if len({row.scored for row in rows}) > 1 else ""
     for what, points in paid(rows, costs, headline).items():
         better = "a lower" if lowest else "more"
         for on in on_fronts(points, lowest):
-            names = [f"{named(points[i][2])} ({points[i][0]:.4g}, {points[i][1]:.1f})" for i in on]
+            names = [f"{points[i][2].name} ({points[i][0]:.4g}, {points[i][1]:.1f})" for i in on]
             lines.append(
-                f"no other row{alike} has {better} {headline} for as little or less, {what}: {', '.join(names)}"
+                f"no other row that is scored alike has {better} {headline} for as little or less, {what}: "
+                f"{', '.join(names)}"
             )
     if without := [row.label for row in rows if not costs.row(row)]:
         lines.append(f"no costs of {', '.join(without)}: not measured with their settings")
-    for group in dict.fromkeys(row.group for row in rows):
-        members = [row for row in rows if row.group == group and costs.row(row)]
-        if contents.unlike(run for row in members for run in row.runs):
+    for group, members in grouped((row.group, row) for row in rows if costs.row(row)).items():
+        if contents.unlike(runs_of(members)):
             where = f" [{group}]" if group else ""
             lines.append(f"no row is named as the best for its costs{where}: rows are of {contents.OTHER_IMAGES}")
     return [

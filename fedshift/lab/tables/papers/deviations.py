@@ -12,7 +12,15 @@ from typing import Any
 
 from fedshift.lab.tables.papers.printed import ColumnMap, Standing, Table
 from fedshift.lab.tables.results.differences import shown
-from fedshift.lab.tables.results.settings import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS, own_settings, paper_settings
+from fedshift.lab.tables.results.settings import (
+    ASIDE,
+    BN_STATISTICS,
+    NODES,
+    ROW_SECTIONS,
+    folded,
+    own_settings,
+    paper_settings,
+)
 from fedshift_app.config.keys import NONE, as_of
 from fedshift_core.limits import shortened
 from fedshift_core.wire.names import BATCH, OWN, RETAKEN
@@ -33,8 +41,6 @@ IGNORED = (
 TEST_BATCH = "images.eval_batch"
 #: Change numbers only if BatchNorm statistics are computed from training images, of this number and in this order.
 STATISTICS_IMAGES = ("evaluate.bn_images", "evaluate.bn_order")
-#: Settings by domain that are compared and shown as one value.
-GROUPED = ("allocation.counts", "allocation.share")
 #: Settings in the order in which they are shown.
 ORDER = (*ROW_SECTIONS, "rounds", NODES, "train.", "model.", "allocation.", "dataset.", "images.")
 HELD_OUT = "allocation.held_out"
@@ -96,13 +102,11 @@ def altered(
     paper |= {key: value for key, value in table.prints_of(method).items() if key in paper}
     asks = _asks(paper_config)
     ours = [_compared(config, without) for config in configs]
+    aside = {NODES} - paper.keys()
     if column_map.unseen and all(len(settings.get(HELD_OUT, ())) == 1 for settings in ours):
-        paper.pop(HELD_OUT, None)  # each of the paper's columns is a run of its own
-        ours = [{key: value for key, value in settings.items() if key != HELD_OUT} for settings in ours]
-    if NODES not in paper:
-        ours = [{key: value for key, value in settings.items() if key != NODES} for settings in ours]
+        aside.add(HELD_OUT)  # each of the paper's columns is a run of its own
     deviations = []
-    for key in dict.fromkeys(key for settings in (paper, *ours) for key in settings):
+    for key in dict.fromkeys(key for settings in (paper, *ours) for key in settings if key not in aside):
         theirs, values = paper.get(key, _NOTHING), [settings.get(key, _NOTHING) for settings in ours]
         if any(value != theirs for value in values):
             why = table.why_open(key, method, asks, str(paper_config.get("adapt.name", NONE)))
@@ -111,18 +115,11 @@ def altered(
 
 
 def _compared(settings: Mapping[str, Any], without: Container[str]) -> dict[str, Any]:
-    """Return the settings that change numbers; those of ``GROUPED`` are one value each."""
-    compared: dict[str, Any] = {}
-    for key, value in settings.items():
-        group = next((section for section in GROUPED if key.startswith(f"{section}.")), None)
-        if group is not None:
-            compared.setdefault(group, {})[key.removeprefix(f"{group}.")] = value
-        elif key == BN_STATISTICS:
-            compared[key] = _bn_statistics(settings)  # further kinds do not change the numbers of the first
-        elif key == SHIFT and value == NO_SHIFT and settings.get(HELD_OUT):
-            compared[key] = TO_DOMAIN  # it only states that the domains held out are the test
-        elif key not in without:
-            compared[key] = value
+    """Return the settings that change numbers, by domain as one value each."""
+    compared = {key: value for key, value in folded(settings).items() if key not in without}
+    compared[BN_STATISTICS] = _bn_statistics(settings)  # further kinds do not change the numbers of the first
+    if compared.get(SHIFT) == NO_SHIFT and settings.get(HELD_OUT):
+        compared[SHIFT] = TO_DOMAIN  # it only states that the domains held out are the test
     if compared[SIZE] is None:
         compared[SIZE] = catalog.get(settings["dataset.of"] or settings["dataset.name"]).size
     return compared

@@ -1,4 +1,9 @@
-"""The papers' printed tables (conf/papers), and the runs with which their rows compare."""
+"""The papers' printed tables (conf/papers), and the runs with which their rows compare.
+
+``readings`` of a file names settings that the paper does not state, states in contradictory ways, or whose text is
+lost. The experiment file has our reading of them. ``prints`` has the printed values of settings for which the
+experiment file has other values.
+"""
 
 import re
 from collections.abc import Container, Mapping
@@ -8,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from fedshift.lab.tables.papers import open_values
 from fedshift.lab.tables.results.settings import ROW_SECTIONS
+from fedshift.lab.tables.results.statistics import Spread
 from fedshift_app.config import registry
 from fedshift_app.config.files import CONF, names
 from fedshift_core.errors import ConfigError
@@ -18,6 +23,8 @@ from fedshift_core.spelling import meant
 from fedshift_core.yaml_files import read_yaml
 
 FOLDER = "papers"
+#: ``METHOD.*`` of readings: all parameters of a method and all settings of other sections that it sets.
+ALL = "*"
 #: Settings of a printed row of plain ``fedavg``: no modules and no adaptation, unless its parameters name some.
 PLAIN = {"modules": registry.NONE, "adapt.name": registry.NONE}
 #: Prefixes of the settings that identify a printed row.
@@ -28,19 +35,26 @@ MAKE_ROWS = (*ROW_SECTIONS, "images.")
 OurRow = str | dict[str, Any]
 #: One such value, or several: readings of a lost label, or two equal settings.
 Ours = OurRow | tuple[OurRow, ...]
-#: Reasons why the value of our experiments is a reading, by dotted key or METHOD.KEY.
-Readings = dict[str, Annotated[str, Field(min_length=open_values.LEAST_WHY)]]
+#: A reason in words.
+Why = Annotated[str, Field(min_length=12)]
 
 
 class _Section(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """A section of a file in conf/papers."""
 
 
-class _Unsettled(_Section):
-    """A part of a file with open values and printed values of a paper (``papers.open_values``)."""
+class Otherwise(_Section):
+    """A printed value that differs from that of our experiment."""
 
-    readings: Readings = {}
-    prints: dict[str, open_values.Printed] = {}
+    value: Any
+    why: Why
+
+
+class _Unsettled(_Section):
+    """A part of a file with open values and printed values of a paper, by dotted key or METHOD.KEY."""
+
+    readings: dict[str, Why] = {}
+    prints: dict[str, Otherwise] = {}
 
 
 class Printed(_Section):
@@ -59,15 +73,10 @@ class PrintedRow(_Section):
     )
     values: dict[str, float | Printed | None]
 
-    def value(self, column: str) -> float | None:
-        """Return the printed number of a column; None for a dash."""
-        value = self.values.get(column)
-        return value.mean if isinstance(value, Printed) else value
-
-    def spread(self, column: str) -> float | None:
-        """Return the printed spread of a column; None without one."""
-        value = self.values.get(column)
-        return value.spread if isinstance(value, Printed) else None
+    def number(self, column: str | None) -> Spread:
+        """Return the printed number of a column with its spread; without a mean for a dash and for no column."""
+        value = self.values.get(column or "")
+        return Spread(value.mean, value.spread) if isinstance(value, Printed) else Spread(value)
 
 
 class ColumnMap(_Section):
@@ -234,12 +243,25 @@ class Table:
         )
 
     def why_open(self, key: str, method: str, asks: Container[str], adaptation: str) -> str:
-        """Return why the value of a setting is our reading (``open_values.why_open``); empty if it is not."""
-        return open_values.why_open(self.paper.readings | self.printed.readings, key, method, asks, adaptation)
+        """Return why the value of a setting is our reading; empty if the paper states it.
+
+        Args:
+            key: The setting's dotted key.
+            method: The method of the row.
+            asks: The dotted keys of other sections that it sets.
+            adaptation: The adaptation of the row, or ``none``.
+        """
+        readings = self.paper.readings | self.printed.readings
+        own = key.startswith("method.") and key != "method.name"
+        exact = f"{method}.{key.removeprefix('method.')}" if own else key
+        of_adaptation = f"adapt.{adaptation}.{key.removeprefix('adapt.')}"
+        of_all = f"{method}.{ALL}" if own or key in asks else ""
+        return next((readings[name] for name in (exact, of_adaptation, of_all) if name in readings), "")
 
     def prints_of(self, method: str) -> dict[str, Any]:
         """Return the printed values of a method that differ from our experiments, by dotted key."""
-        return open_values.printed_for(self.paper.prints | self.printed.prints, method)
+        prints = self.paper.prints | self.printed.prints
+        return {re.sub(rf"^{re.escape(method)}\.", "method.", key): printed.value for key, printed in prints.items()}
 
     def checks(self) -> list[str]:
         """Return the known print errors of this table."""

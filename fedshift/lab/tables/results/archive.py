@@ -8,7 +8,7 @@ from typing import Any
 from fedshift.lab.tables.results import loading
 from fedshift.lab.tables.results.loading import Run
 from fedshift_app.run import shown
-from fedshift_app.run.files import AVERAGED_OVER, CONFIG_FILE, RESULTS_FILE
+from fedshift_app.run.files import AVERAGED_OVER, CONFIG_FILE, RESULTS_FILE, read_json
 from fedshift_clients.models.packages import PREFIX
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
@@ -50,16 +50,16 @@ def keep(paths: Sequence[Path], folder: Path) -> list[Path]:
 
 def _content(run: Run) -> dict[str, Any]:
     if run.place.is_file():
-        kept: dict[str, Any] = json.loads(run.place.read_text(encoding="utf-8"))
+        kept: dict[str, Any] = read_json(run.place)
         return kept | {"config": _without_paths(kept["config"])}
     place = run.place
     config = read_yaml(place / CONFIG_FILE)
     kept_config = _without_paths({key: config[key] for key in _CONFIG_KEYS if key in config})
-    results: dict[str, Any] = json.loads((place / RESULTS_FILE).read_text(encoding="utf-8"))
+    results: dict[str, Any] = read_json(place / RESULTS_FILE)
     for feature in shown.features_of(run.resolved):
         if feature.section and feature.file in results:  # without what grows with the classes
             results[feature.file] = imported(feature.section).short(results[feature.file])
-    by_round = {str(number): round(avg, 2) for number, avg in loading.curve(run).items()}
+    by_round = {str(number): round(avg, 2) for number, avg in run.curve.items()}
     more: dict[str, Any] = {"curve": by_round} if by_round else {}
     if over := run.averaged_in("last5"):
         more[AVERAGED_OVER] = list(over)

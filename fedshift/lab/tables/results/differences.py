@@ -1,8 +1,10 @@
 """What differs between runs: settings, surroundings, images. One way to find it, one to say it."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fedshift.lab.tables.results.grouping import grouped
 from fedshift.lab.tables.results.loading import Run
 from fedshift.lab.tables.results.settings import NODES
 from fedshift_core.limits import some
@@ -30,9 +32,7 @@ def line(by_key: Mapping[str, Sequence[Any]], names: Sequence[str]) -> str:
     """Return differences in one line: each value with the names of those that have it."""
     parts = []
     for key, values in by_key.items():
-        having: dict[str, list[str]] = {}
-        for name, value in zip(names, values, strict=True):
-            having.setdefault(shown(value), []).append(name)
+        having = grouped(zip(map(shown, values), names, strict=True))
         parts.append(f"{key} is {' and '.join(f'{value} ({some(who, _NAMED)})' for value, who in having.items())}")
     return "; ".join(parts)
 
@@ -40,7 +40,7 @@ def line(by_key: Mapping[str, Sequence[Any]], names: Sequence[str]) -> str:
 def shown(value: Any) -> str:
     """Return a value of a setting as YAML."""
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return json.dumps(value)
     if isinstance(value, list | tuple):
         return f"[{','.join(map(shown, value))}]"
     if isinstance(value, Mapping):
@@ -76,30 +76,31 @@ def unlike(runs: Iterable[Run]) -> list[str]:
     Images agree if each domain and split has one SHA-256, and in each seed the nodes hold the same numbers by class.
     """
     runs = list(runs)
-    members: dict[tuple[Any, ...], list[Run]] = {}
-    for run in runs:
-        settings = run.images_divided, run.images_read, run.config[NODES], sorted(run.only)
-        members.setdefault((run.results.seed, repr(settings)), []).append(run)
+    members = grouped(
+        ((run.results.seed, run.images_divided, run.images_read, run.config[NODES], tuple(sorted(run.only))), run)
+        for run in runs
+    )
     counts = [
         f"seed {seed}: the nodes hold other images in {some([run.name for run in same], _NAMED)}"
-        for (seed, _), same in members.items()
+        for (seed, *_), same in members.items()
         if len({run.images_held for run in same}) > 1
     ]
-    return [*_other_hashes([(run.name, run.images, run.images_read) for run in runs]), *counts]
+    return [*_other_hashes(runs), *counts]
 
 
-def _other_hashes(runs: Sequence[tuple[str, Mapping[str, Mapping[str, str]], str]]) -> list[str]:
-    """Return a line for each group of hashes that differ: name, images by domain and split, how they are read."""
-    names: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for name, images, reading in runs:
-        for domain, by_split in images.items():
-            for split, digest in by_split.items():
-                names.setdefault((reading, f"{domain} {split}"), {}).setdefault(digest, []).append(name)
-    splits: dict[str, list[str]] = {}  # those that differ alike stand in one line
-    for (_, split), by_digest in names.items():
-        if len(by_digest) > 1:
-            versions = some([some(version, _NAMED) for version in by_digest.values()], _VERSIONS, " as in ")
-            splits.setdefault(versions, []).append(split)
+def _other_hashes(runs: Sequence[Run]) -> list[str]:
+    """Return a line for each group of domains and splits whose images have other hashes."""
+    hashes = grouped(
+        ((run.images_read, f"{domain} {split}"), (digest, run.name))
+        for run in runs
+        for domain, by_split in run.images.items()
+        for split, digest in by_split.items()
+    )
+    splits = grouped(  # those that differ alike stand in one line
+        (some([some(names, _NAMED) for names in versions.values()], _VERSIONS, " as in "), split)
+        for (_, split), digests in hashes.items()
+        if len(versions := grouped(digests)) > 1
+    )
     return [
         f"the images of {some(list(dict.fromkeys(which)), _SPLITS)} are not the same in {versions}"
         for versions, which in splits.items()
@@ -122,13 +123,12 @@ def same_weights(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
 
     Of nodes' own models the shared weights may be equal while their scores are not.
     """
-    alike: dict[tuple[Any, ...], list[str]] = {}
-    for run, label in zip(runs, labels, strict=True):
-        results = run.results
-        own = "" if results.evaluated == "global model" else repr(results.domains)
-        alike.setdefault((results.weights_sha256, results.seed, results.evaluated, own), []).append(label)
+    ends = [
+        (of.seed, of.weights_sha256, of.evaluated, "" if of.evaluated == "global model" else repr(of.domains))
+        for of in (run.results for run in runs)
+    ]
     return [
         f"{' and '.join(rows)} ended with the same weights (seed {seed}): does one do nothing?"
-        for (_, seed, *_), same in alike.items()
+        for (seed, *_), same in grouped(zip(ends, labels, strict=True)).items()
         if len(rows := list(dict.fromkeys(same))) > 1
     ]

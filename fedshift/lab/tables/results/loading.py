@@ -81,12 +81,12 @@ class Run:
     config: Mapping[str, Any]
     resolved: RunConfig
     surroundings: Mapping[str, str]
-    tuned: Mapping[str, Any] = field(default_factory=dict)
-    scored_again: str = ""
-    recorded_method_settings: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    contradiction: str = ""
-    facts: tuple[str, ...] = ()
+    tuned: Mapping[str, Any]
+    scored_again: str
+    recorded_method_settings: Mapping[str, tuple[Any, Any]]
+    images: Mapping[str, Mapping[str, str]]
+    contradiction: str
+    facts: tuple[str, ...]
     only: tuple[str, ...] = ()
     instead: Mapping[str, Any] = field(default_factory=dict)
 
@@ -128,11 +128,12 @@ class Run:
         }
         if results.best_validation is not None:
             scores["validation"] = results.best_validation.domains
-        others = {f"{BN_SCORE}{results.scored_with}": results.domains} | {
-            name: values for name, values in results.others.items() if name.startswith(BN_SCORE)
-        }
         domains = self.only or tuple(results.domains)  # of a held-out domain there may be no such statistics
-        scores |= {name: each for name, each in others.items() if any(each.get(key) is not None for key in domains)}
+        scores |= {
+            name: values
+            for name, values in {f"{BN_SCORE}{results.scored_with}": results.domains, **results.others}.items()
+            if name.startswith(BN_SCORE) and any(values.get(key) is not None for key in domains)
+        }
         if figures is not None:
             of = {domain: figures.domains.get(domain) for domain in results.domains}
             scores |= {
@@ -192,24 +193,38 @@ class Run:
         }
         return own | {ROUND: LAST} | dict(self.instead)
 
+    @functools.cached_property
+    def curve(self) -> dict[int, float]:
+        """Return its mean accuracy over the domains by round, of the rounds scored on all test images.
+
+        A round that lacks a domain is left out, because a mean over the rest is another quantity. The result is empty
+        for leave-one-out runs, which train apart, and for files that an earlier version kept.
+        """
+        if self.only:
+            return {}
+        if self.place.is_file():
+            return self.results.curve
+        by_round = {}
+        for line in full_lines(self.place / METRICS_FILE):
+            accuracy = line.get("accuracy")
+            values = list(accuracy.values()) if isinstance(accuracy, dict) and "evaluated_share" not in line else []
+            if values and all(isinstance(value, int | float) and 0 <= value <= 100 for value in values):
+                by_round[line["round"]] = sum(values) / len(values)
+        return by_round
+
 
 class Given(NamedTuple):
     """The runs that paths stand for.
 
     Attributes:
         runs: The finished runs.
-        unfinished: The names of the unfinished runs.
-        unreadable: The errors of runs that cannot be read, by name; only of runs inside a given folder.
+        unfinished: A line with the unfinished runs, if there are any.
+        unreadable: A line for each run inside a given folder that cannot be read, with the reason and the remedy.
     """
 
-    runs: list[Run]
-    unfinished: list[str]
-    unreadable: dict[str, ConfigError]
-
-    def left_out(self) -> list[str]:
-        """Return a line for each run that cannot be read, with the reason and the remedy."""
-        reasons = {name: " ".join(str(error).split()) for name, error in self.unreadable.items()}
-        return [f"left out, cannot be read: {shown(name)}: {reason}" for name, reason in reasons.items()]
+    runs: Sequence[Run]
+    unfinished: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
 
 def read(paths: Sequence[Path]) -> Given:
@@ -229,23 +244,27 @@ def read(paths: Sequence[Path]) -> Given:
     for path in map(user_path, paths):
         for place in named_by(path):
             places[place] = places.get(place, False) or place in (path, path.parent)
-    of_finished = list(filter(finished, places))
-    known = set(of_finished)
-    unfinished = [place.name for place in places if place not in known]
-    if not of_finished:
+    unfinished = [place.name for place in places if not finished(place)]
+    if len(unfinished) == len(places):
         raise ConfigError(f"no finished run (with {RESULTS_FILE}) among {', '.join(map(str, paths)) or 'nothing'}")
     runs: list[Run] = []
-    unreadable: dict[str, ConfigError] = {}
-    for place in of_finished:
+    errors: dict[str, ConfigError] = {}
+    for place, named in places.items():
+        if not finished(place):
+            continue
         try:
             runs.append(_read(place))
         except ConfigError as error:
-            if places[place]:
+            if named:
                 raise
-            unreadable[place.name] = error
+            errors[place.name] = error
     if not runs:
-        raise next(iter(unreadable.values()))
-    return Given(runs, unfinished, unreadable)
+        raise next(iter(errors.values()))
+    return Given(
+        runs,
+        (f"left out, not finished: {', '.join(unfinished)}",) if unfinished else (),
+        tuple(f"left out, cannot be read: {shown(name)}: {' '.join(str(e).split())}" for name, e in errors.items()),
+    )
 
 
 def _read(place: Path) -> Run:
@@ -315,20 +334,3 @@ def _contradiction(
         return shortened(plain(str(content.get(CONTRADICTION) or " ")).strip(), MOST_SAID)
     lines = "; ".join(filter(None, [agreement.edited(place, recorded), agreement.contradictions(content, rounds)]))
     return f"{place.name}: {lines}" if lines else ""
-
-
-def curve(run: Run) -> dict[int, float]:
-    """Return a run's mean accuracy over the domains by round, of the rounds scored on all test images.
-
-    A round that lacks a domain is left out, because a mean over the rest is another quantity. The result is empty for
-    joined runs and for files that an earlier version kept.
-    """
-    if run.place.is_file():
-        return run.results.curve
-    by_round = {}
-    for line in full_lines(run.place / METRICS_FILE):
-        accuracy = line.get("accuracy")
-        values = list(accuracy.values()) if isinstance(accuracy, dict) and "evaluated_share" not in line else []
-        if values and all(isinstance(value, int | float) and 0 <= value <= 100 for value in values):
-            by_round[line["round"]] = sum(values) / len(values)
-    return by_round

@@ -1,13 +1,13 @@
 """The scores of ``--score``: which numbers of finished runs are compared."""
 
-import functools
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from fedshift.lab.tables.results.loading import FIGURES as FIGURES
-from fedshift.lab.tables.results.loading import Run
-from fedshift.lab.tables.results.settings import LAST, ROUND
+from fedshift.lab.tables.results.loading import Run, order_behind
+from fedshift.lab.tables.results.settings import BN_ORDER, BN_STATISTICS, LAST, ROUND
 from fedshift_app.features.bn_statistics import BN_STATISTICS_TEXT
 from fedshift_core.accuracies import average, worst
 from fedshift_core.errors import ConfigError
@@ -48,21 +48,22 @@ class NotScoredError(ConfigError):
     """A run lacks the numbers of a score."""
 
 
-Score = Callable[[Run], Mapping[str, float | None]]
-
-
-def score(name: str) -> tuple[Score, str]:
-    """Return the function that takes a run's numbers, in percent by column, and the name of the score.
+def check(name: str) -> None:
+    """Refuse a score that there is not.
 
     Raises:
-        ConfigError: If there is no such score. The function raises NotScoredError if a run lacks it.
+        ConfigError: If it is unknown; the message lists the scores.
     """
     if name not in SCORES:
         raise ConfigError(f"--score is {as_found(name)}; allowed are {', '.join(SCORES)}{meant(name, SCORES)}")
-    return functools.partial(_take, name=name), SCORES[name]
 
 
-def _take(run: Run, name: str) -> Mapping[str, float | None]:
+def taken(run: Run, name: str) -> Mapping[str, float | None]:
+    """Return a run's numbers of a score, in percent by column.
+
+    Raises:
+        NotScoredError: If the run lacks the score.
+    """
     if name == "bn":
         return all_statistics(run.scores, len(run.only or run.results.domains))
     if name not in run.scores:
@@ -94,10 +95,11 @@ def all_statistics(scores: Mapping[str, Mapping[str, float | None]], domains: in
     return averages | worsts
 
 
-def with_rounds(runs: Sequence[Run], score: str, *, of_kept: bool = False) -> list[Run]:
-    """Return runs whose settings have the round that their numbers are of: groups are told apart by it.
+def as_scored(runs: Sequence[Run], score: str, *, of_kept: bool = False) -> list[Run]:
+    """Return runs whose settings have the round and the BatchNorm statistics that their numbers are of.
 
-    Metrics are of the round whose model a run keeps, and so are all numbers of models that were scored again.
+    Groups are told apart by them. Metrics are of the round whose model a run keeps, and so are all numbers of models
+    that were scored again. The statistics are those of the score, whichever kind a run lists first.
 
     Args:
         runs: The runs.
@@ -105,12 +107,16 @@ def with_rounds(runs: Sequence[Run], score: str, *, of_kept: bool = False) -> li
         of_kept: Whether other numbers are compared, which are of the kept round, too.
     """
     kept = of_kept or score in FIGURES
-    return [
-        replace(run, instead={**run.instead, ROUND: str(run.config["keep"])})
-        if kept or (run.scored_again and score not in _CHOSEN)
-        else run
-        for run in runs
-    ]
+    kind = score.removeprefix(BN_SCORE)
+    scored = []
+    for run in runs:
+        instead: dict[str, Any] = {}
+        if kept or (run.scored_again and score not in _CHOSEN):
+            instead[ROUND] = str(run.config["keep"])
+        if kind != score:
+            instead |= {BN_STATISTICS: kind, BN_ORDER: order_behind(run.resolved, kind)}
+        scored.append(replace(run, instead={**run.instead, **instead}) if instead else run)
+    return scored
 
 
 def is_mean(score: str) -> bool:

@@ -1,9 +1,11 @@
 """Finds runs on disk: run folders, folders that hold some, and results files kept with their configuration."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE, read_json
 from fedshift_core.errors import ConfigError
+from fedshift_core.paths import user_path
 
 KEPT_SUFFIX = ".json"  # of a run in one file
 
@@ -46,12 +48,15 @@ def finished(place: Path) -> bool:
     return place.is_file() or (place / RESULTS_FILE).is_file()
 
 
-def with_inner(path: Path) -> list[Path]:
-    """Return a folder that holds runs, and its folders that do, such as those of sweeps."""
-    if not path.is_dir() or held(path) == [path]:
-        return [path]
-    inner = [sub for sub in sorted(path.iterdir()) if sub.is_dir() and held(sub) not in ([], [sub])]
-    return [*([path] if held(path) or not inner else []), *inner]
+def with_inner(paths: Sequence[Path]) -> list[Path]:
+    """Return the paths, and of a folder its folders that hold runs, such as those of sweeps; alone if it holds none."""
+    places = []
+    for path in map(user_path, paths):
+        own = held(path) if path.is_dir() else [path]
+        below = sorted(path.iterdir()) if own != [path] else []
+        inner = [folder for folder in below if folder.is_dir() and held(folder) not in ([], [folder])]
+        places += [path, *inner] if own or not inner else inner
+    return places
 
 
 def _kept(path: Path) -> bool | None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedshift.lab.tables.results.differences import assigned, differences, differing, shown, vary
+from fedshift.lab.tables.results.grouping import grouped
 from fedshift.lab.tables.results.loading import Run
 from fedshift.lab.tables.results.settings import ADAPTATION, BASELINE, defaults_of, usual_settings
 from fedshift_app.config import registry
@@ -28,7 +29,7 @@ class Names:
         self._keys: dict[Family, list[str]] = {}
         self._usual: dict[str, dict[str, Any]] = {}
         self._labels: dict[str, str] = {}
-        for family, members in _families(runs).items():
+        for family, members in grouped((_family(run), run) for run in runs).items():
             kinds = {self._kind(run): self.settings(run) for run in members}
             method, tuned = family
             keys = self._keys[family] = _varied(list(kinds.values()), self._asked.get(method, ()))
@@ -79,7 +80,7 @@ class Names:
             for name, values in self._usual.items()
             if values and name in methods
         ]
-        for (method, tuned), members in _families(runs).items():
+        for (method, tuned), members in grouped((_family(run), run) for run in runs).items():
             by_hand: dict[str, None] = {}
             for run in () if tuned else members:
                 usual = {**defaults_of(run.config), **_usual(run)}
@@ -99,54 +100,39 @@ def _asked_for(
     """Return the settings that methods ask for and others have otherwise, by the method or by its rows that have it."""
     plain = [run.before_search for run in runs]
     counted, varied = differing(plain), differences([run.config for run in plain])
-    rows: dict[str, list[str]] = {}
-    having: dict[tuple[str, str, str], tuple[Any, list[str]]] = {}
-    for run, label in zip(plain, labels, strict=True):
-        method = run.results.method
-        rows.setdefault(method, []).append(label)
-        for key, value in sorted(run.in_effect.items()):
-            if (key in varied and key not in counted) or key in of_some.get(method, ()):
-                having.setdefault((method, key, shown(value)), (value, []))[1].append(label)
+    methods = [run.results.method for run in plain]
+    rows = grouped(zip(methods, labels, strict=True))
+    having = grouped(
+        ((method, key, shown(value)), (label, value))
+        for run, method, label in zip(plain, methods, labels, strict=True)
+        for key, value in sorted(run.in_effect.items())
+        if (key in varied and key not in counted) or key in of_some.get(method, ())
+    )
     asked: dict[str, dict[str, Any]] = {}
-    for (method, key, _), (value, names) in having.items():
-        whose = ", ".join(dict.fromkeys(names))
-        if {*names} == {*rows[method]}:
+    for (method, key, _), of_rows in having.items():
+        names = dict.fromkeys(label for label, _ in of_rows)
+        whose = ", ".join(names)
+        if names.keys() == {*rows[method]}:
             whose = method
         elif whose == method:  # the name of one of its rows
             whose = f"{method}, {UNNAMED}"
-        asked.setdefault(whose, {})[key] = value
+        asked.setdefault(whose, {})[key] = of_rows[0][1]
     return {whose: dict(sorted(values.items())) for whose, values in asked.items()}
 
 
 def _asked_of_some(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Return, by method, the settings of other sections that it sets in some of its runs only."""
     by_method: dict[str, list[str]] = {}
-    of_method: dict[str, list[Run]] = {}
-    for run in runs:
-        of_method.setdefault(run.results.method, []).append(run.before_search)
-    for method, members in of_method.items():
-        keys = sorted({key for run in members for key in run.in_effect})
-        by_method[method] = [key for key in keys if any(map(vary, _by_plain(members, key)))]
+    for method, members in grouped((run.results.method, run.before_search) for run in runs).items():
+        for key in sorted({key for run in members for key in run.in_effect}):
+            by_plain = grouped((shown(run.plain_settings.get(key)), run.config.get(key)) for run in members)
+            if any(map(vary, by_plain.values())):  # of runs whose experiment has it alike
+                by_method.setdefault(method, []).append(key)
     return by_method
-
-
-def _by_plain(runs: Sequence[Run], key: str) -> list[list[Any]]:
-    """Return the values of a setting in runs whose experiment has it alike."""
-    values: dict[str, list[Any]] = {}
-    for run in runs:
-        values.setdefault(shown(run.plain_settings.get(key)), []).append(run.config.get(key))
-    return list(values.values())
 
 
 def _family(run: Run) -> Family:
     return run.results.method, bool(run.tuned)
-
-
-def _families(runs: Sequence[Run]) -> dict[Family, list[Run]]:
-    families: dict[Family, list[Run]] = {}
-    for run in runs:
-        families.setdefault(_family(run), []).append(run)
-    return families
 
 
 def _usual(run: Run) -> Mapping[str, Any]:
@@ -173,9 +159,7 @@ def _tell_apart(kinds: Mapping[str, Mapping[str, Any]], named: dict[str, list[st
 
     They differ in that some lack a setting: another adaptation has other parameters, a recipe's stands for several.
     """
-    alike: dict[str, list[str]] = {}
-    for kind, keys in named.items():
-        alike.setdefault(assigned({key: kinds[kind][key] for key in keys}), []).append(kind)
+    alike = grouped((assigned({key: kinds[kind][key] for key in keys}), kind) for kind, keys in named.items())
     for same in alike.values():
         added: dict[str, list[str]] = {kind: [] for kind in same}
         for key in sorted(differences([kinds[kind] for kind in same]), key=_first):

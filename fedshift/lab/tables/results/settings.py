@@ -29,6 +29,8 @@ ASIDE = (
     "federation.max_update",
     "federation.max_images",  # they do not change results of honest nodes
 )
+#: Sections by domain that are compared and shown as one value, and that a command sets as a whole.
+BY_DOMAIN = ("allocation.counts", "allocation.share")
 #: The name of the adaptation before a test.
 ADAPTATION = "adapt.name"
 #: Prefix of the values that a search replaced.
@@ -105,6 +107,18 @@ def defaults_of(config: Mapping[str, Any]) -> dict[str, Any]:
         for name in dict.fromkeys(key.split(".")[1] for key in config if key.startswith("modules.")):
             defaults |= flat(registry.modules_params(name, {}).model_dump(mode="json"), f"modules.{name}.")
     return defaults
+
+
+def folded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted key in which each section of ``BY_DOMAIN`` is one value."""
+    result: dict[str, Any] = {}
+    for key, value in settings.items():
+        section = next((section for section in BY_DOMAIN if key.startswith(f"{section}.")), "")
+        if section:
+            result.setdefault(section, {})[key.removeprefix(f"{section}.")] = value
+        else:
+            result[key] = value
+    return result
 
 
 def _known(experiment: str, dataset: str, method: str) -> bool:

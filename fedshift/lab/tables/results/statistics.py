@@ -16,9 +16,9 @@ CONFIDENCE = 0.95
 class Spread:
     """Mean and sample standard deviation (ddof=1) over ``n`` seeds; None for too few seeds."""
 
-    mean: float | None
-    std: float | None
-    n: int
+    mean: float | None = None
+    std: float | None = None
+    n: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,20 +55,21 @@ def paired(ours: Mapping[int, float | None], base: Mapping[int, float | None]) -
         ours: A number by seed.
         base: The numbers of the method that is subtracted.
     """
-    both = [
-        (seed, own, other)
+    by_seed = {
+        seed: own - other
         for seed in sorted(ours.keys() & base.keys())
         if (own := ours[seed]) is not None and (other := base[seed]) is not None
-    ]
-    difference = spread([own - other for _, own, other in both])
+    }
+    differences = list(by_seed.values())
+    difference = spread(differences)
     p = interval = None
     # Equal differences have no spread to test against; sums of floats leave 1e-14 of one.
-    if len(both) >= LEAST_FOR_TEST and difference.std is not None and difference.std > 1e-9:
-        p, quantile = _student([own - other for _, own, other in both])
+    if difference.n >= LEAST_FOR_TEST and difference.std is not None and difference.std > 1e-9:
+        p, quantile = _student(differences)
         assert difference.mean is not None
-        reach = quantile * difference.std / math.sqrt(len(both))
+        reach = quantile * difference.std / math.sqrt(difference.n)
         interval = (difference.mean - reach, difference.mean + reach)
-    return Paired(difference, tuple(seed for seed, _, _ in both), p, interval)
+    return Paired(difference, tuple(by_seed), p, interval)
 
 
 def _student(differences: Sequence[float]) -> tuple[float, float]:

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from support import ROOT
 
 from fedshift.lab.tables.compare import compare
 from fedshift.lab.tables.compare.notes import OPEN
-from fedshift.lab.tables.papers import open_values
 from fedshift.lab.tables.papers import printed as printed_module
 from fedshift.lab.tables.papers.deviations import altered
 from fedshift.lab.tables.papers.printed import ColumnMap, Table
@@ -113,7 +113,7 @@ def test_a_row_is_chosen_by_its_settings(
 ) -> None:
     standing = printed_module.get(table).standing(resolved(experiment, {"method.name": method}, settings))
     row = standing and standing.row
-    assert expected in ((row.method, str(row.value("AVG")), str(row.value("Avg"))) if row else (None,))
+    assert expected in ((row.method, *(str(row.number(name).mean) for name in ("AVG", "Avg"))) if row else (None,))
 
 
 COLUMN_MAPS = [(table, column_map) for table in TABLES for column_map in table.printed.column_maps]
@@ -145,7 +145,7 @@ def test_readings_and_prints_are_of_keys_that_exist() -> None:
             for key in (*part.readings, *part.prints):
                 first, _, rest = key.partition(".")
                 if first in registry.METHODS:
-                    assert rest in (open_values.ALL, *registry.get(first).known_keys()), key
+                    assert rest in (printed_module.ALL, *registry.get(first).known_keys()), key
                 elif key not in dotted_keys.known():
                     section, name, own = key.split(".")
                     params = registry.adapt_params({"name": name}) if section == "adapt" else None
@@ -183,7 +183,8 @@ def test_a_papers_row_stands_next_to_ours(run: MakeRun) -> None:
     row, fedbn = table.numbers.rows
     assert row.paper.label == "FedAvg"
     values = {"mnist": 96.04, "usps": 89.84, "svhn": 88.04, "syn": 51.05, "AVG": 81.24, "STD": 20.42}
-    assert row.paper.values == values | {"WORST": None}  # which no paper prints
+    printed = {column: value.mean for column, value in row.paper.values.items()}
+    assert printed == values | {"WORST": None}  # which no paper prints
     assert row.paper.difference["mnist"] == 0 and row.paper.difference["syn"] == pytest.approx(0.95)
     assert row.paper.difference["AVG"] == pytest.approx((96.04 + 90 + 88 + 52) / 4 - 81.24)
     assert fedbn.paper is None
@@ -207,7 +208,7 @@ def test_a_column_has_the_printed_value_where_both_mean_the_same(
     folder = run(method, domains=dict.fromkeys(domains, 50.0), experiment=experiment, client_models=CLIENTS)
     numbers = compare([folder], paper=table, score="clients" if method == "fedcode" else "last5").numbers
     paper = numbers.rows[0].paper
-    assert {column: paper.values[column] for column in values} == values
+    assert {column: paper.values[column].mean for column in values} == values
     one_sided = {"in the paper only: svhn, syn", "in the runs only: mnistm"}
     assert (one_sided <= set(numbers.notes)) == (experiment == "digits-small")
 
@@ -315,4 +316,7 @@ def test_the_more_exact_key_comes_first_and_that_of_an_adaptation_is_of_rows_wit
     key: str, method: str, asked: str, adaptation: str, reason: str
 ) -> None:
     said = {"moon.*": "all", "moon.mu": "mu", "train.lr": "lr", "adapt.tent.lr": "Tent", "tent.tta_lr": "method"}
-    assert open_values.why_open(said, key, method, {asked}, adaptation or "none") == reason
+    table = printed_module.get("f2dc.table2")
+    empty = table.printed.model_copy(update={"readings": {}})
+    open_here = replace(table, paper=table.paper.model_copy(update={"readings": said}), printed=empty)
+    assert open_here.why_open(key, method, {asked}, adaptation or "none") == reason
