@@ -65,7 +65,8 @@ class DomainStrategy(MethodHooks[P]):
         self._attendance = Attendance(self.roster, self._result)
         self._scoring: Scoring | None = None
         self._around = Around()
-        self._training = self._phase(Training, ())
+        post, weights = self._post, self._global
+        self._training = Training(self._result, self, (), [], weights, post.query, self._leave_out, self._observe)
         self._timeout = federation.engine.node_timeout
 
     # --- before the first round --------------------------------------------------------------------
