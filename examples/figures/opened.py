@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import fedshift as fs
-from fedshift.export.scorer import Needs, Scorer
+from fedshift.export.scorer import Scorer
 from fedshift.lab.pages.report import predictions
 from fedshift.run import reading
 from fedshift_app.node import loading
@@ -50,7 +50,7 @@ def model_of(run: fs.Run, *, node: int | None = None, server_round: int | None =
     client = _client(run, node, trains=True)
     client.train_ahead()
     client.model.eval()
-    return Scorer(client, Needs((), tuple(client.knowledge)), int(client.train_set.x.shape[1]))
+    return Scorer(client, tuple(client.knowledge), int(client.train_set.x.shape[1]))
 
 
 def classes_of(run: fs.Run) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ images. One observed pass shows which weights and arrays of the server it needs:
 needs (a decoder, an encoder of style) is private to nodes and leaves none of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import ItemsView, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,6 +134,16 @@ class _RecordingDict(dict[str, Any]):
         """Return a value, and record its key."""
         self.read.add(key)
         return super().get(key, default)
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        """Return all keys and values, and record all keys."""
+        self.read.update(self)
+        return super().items()
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        """Return all values, and record all keys."""
+        self.read.update(self)
+        return super().values()
 
 
 class _Used(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -66,8 +66,7 @@ def test_a_wheel_holds_the_packages_and_in_one_the_whole_app_and_nothing_else(wh
     command = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "fedshift").rglob("*")
-        if path.suffix
-        in (".py", ".j2", ".css", ".js", ".typed", ".txt")  # code, and the templates of pages and packages
+        if path.suffix in (".py", ".j2", ".css", ".js", ".mplstyle", ".typed", ".txt")  # code, and templates
     }
     assert "fedshift/run/html/templates/base.html.j2" in command
     imported = {

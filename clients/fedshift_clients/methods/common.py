@@ -42,8 +42,8 @@ def kept(client: NodeTools, prefix: str, names: Iterable[str]) -> dict[str, Tens
 def sent(client: NodeTools, prefix: str) -> dict[str, Tensor]:
     """Return the arrays under a prefix that the server sent, on the device, by the rest of their names."""
     return {
-        name.removeprefix(prefix): torch.from_numpy(array.copy()).to(client.setup.device)
-        for name, array in client.knowledge.items()
+        name.removeprefix(prefix): torch.from_numpy(client.knowledge[name].copy()).to(client.setup.device)
+        for name in client.knowledge
         if name.startswith(prefix)
     }
 
