@@ -173,7 +173,7 @@ class PrototypeStrategy(DomainStrategy[P]):
     def sums(cls, params: P) -> Mapping[str, Sum]:
         """Return that each node that holds a class counts the same, where prototypes are averaged."""
         rules = ((kind.merge_knowledge, kind.merge_prototypes) for kind in (cls, PrototypeStrategy))
-        return BY_NODES if next(rules) == next(rules) else {}
+        return BY_NODES if next(rules) == next(rules) else cls.summed
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Merge the prototypes of this round."""
