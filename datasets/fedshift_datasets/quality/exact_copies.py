@@ -68,7 +68,7 @@ def find(sets: Sequence[Role]) -> Copies:
 
 def _groups(sets: Sequence[Role]) -> list[list[Place]]:
     """Return groups of two or more places of images with the same pixels."""
-    keys = [np.array([_key(image) for image in role.images.x], np.int64) for role in sets]
+    keys = [np.array([_key(image) for image in np.asarray(role.images.x)], np.int64) for role in sets]
     values, numbers = np.unique(np.concatenate([np.empty(0, np.int64), *keys]), return_counts=True)
     like_others = [np.flatnonzero(np.isin(of_set, values[numbers > 1])).tolist() for of_set in keys]
     places = [(number, place) for number, of_set in enumerate(like_others) for place in of_set]
