@@ -42,9 +42,9 @@ def kept(client: NodeTools, prefix: str, names: Iterable[str]) -> dict[str, Tens
 def sent(client: NodeTools, prefix: str) -> dict[str, Tensor]:
     """Return the arrays under a prefix that the server sent, on the device, by the rest of their names."""
     return {
-        name.removeprefix(prefix): torch.from_numpy(client.knowledge[name].copy()).to(client.setup.device)
+        name.removeprefix(prefix): tensor
         for name in client.knowledge
-        if name.startswith(prefix)
+        if name.startswith(prefix) and (tensor := client.tensor(name)) is not None
     }
 
 
