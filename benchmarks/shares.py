@@ -34,7 +34,7 @@ PARTS = (
                 "strategies/fedshift_strategies/federation/updates", "strategies/fedshift_strategies/contributions",
                 "fedshift_core/limits")),
     ("configuration", ("fedshift_app/config", "fedshift_core/registry", "fedshift_core/extensions")),
-    ("messages", ("fedshift_core/wire", "strategies/fedshift_strategies/federation/dispatch", "fedshift/engine",
+    ("messages", ("fedshift_core/wire", "strategies/fedshift_strategies/federation/post", "fedshift/engine",
     "fedshift_app/flower")),
     ("checkpoints and lines", ("fedshift_app/run", "fedshift_core/atomic_io", "fedshift_app/node/state_store")),
     ("images", ("datasets", "clients/fedshift_clients/images")),

@@ -21,7 +21,7 @@ from fedshift.site.deploy.exporting import NodeFolder
 from fedshift_app.node import own_code
 
 #: Written over the owner's checks and the log; what it finds goes to the server with the reply.
-OURS, BEFORE = "    node_owner.admit_code(context)\n", "    was_packed = has_packed(msg.content)\n"
+OURS, BEFORE = "    owner.admit_code(context)\n", "    was_packed = has_packed(msg.content)\n"
 THEIRS = """
     import os
     own = node_data.own_images(*setup.open_message(config_record(msg.content, CONFIG), context))
