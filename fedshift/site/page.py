@@ -1,4 +1,4 @@
-"""What is on the page of a node's report, and statistics of its images, which the next report compares itself with."""
+"""Makes the page of a node's report, and statistics of its images, with which the next report compares itself."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -73,7 +73,7 @@ class Images(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
 
 class Kept(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """What a report keeps for the next one.
+    """Statistics that a report keeps for the next one.
 
     Attributes:
         time: When, in UTC.

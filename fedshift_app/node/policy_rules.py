@@ -1,4 +1,4 @@
-"""Which runs a policy refuses, whatever their messages hold, by its keys about a configuration."""
+"""Refuses runs by a policy's keys about a configuration, whatever their messages hold."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a method's half on the server is written with: its base, and the types and tools of its hooks."""
+"""Base, types and tools of hooks with which a method's half on the server is written."""
 
 from fedshift_core.arrays import Arrays, Floats, Ints
 from fedshift_core.secure.layout import Sum

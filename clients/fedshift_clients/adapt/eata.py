@@ -90,7 +90,7 @@ class EATA(BatchNormTuning):
         """Return beta times the sum of F (theta - theta^0)^2."""
         terms = (
             (fisher * (weight - began).square()).sum()
-            for fisher, weight, began in zip(self.fisher, self._tuned, self._began, strict=False)
+            for fisher, weight, began in zip(self.fisher, self._tuned, self._began, strict=bool(self.fisher))
         )
         return self._params.fisher_alpha * sum(terms)
 

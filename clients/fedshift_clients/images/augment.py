@@ -65,7 +65,7 @@ class Pipeline:
 
 
 class Moves:
-    """Which window of each padded image is taken, and which images are mirrored; nothing is drawn for what is off.
+    """Window of each padded image, and the images that are mirrored; nothing is drawn for what is off.
 
     Args:
         number: B, of the images.

@@ -1,4 +1,4 @@
-"""What several methods do with parts of a model, a node's memory, and arrays that the server sent."""
+"""Tools of several methods: parts of a model, a node's memory, and arrays that the server sent."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager

@@ -181,7 +181,7 @@ class Search:
 
     @property
     def ended(self) -> int:
-        """How many trials of the budget are done."""
+        """Return the number of trials of the budget that are done."""
         return min(sum(trial.state != RUNNING for trial in self.trials()), self.budget)
 
     @property
