@@ -42,6 +42,10 @@ def test_findings_are_kept_and_are_the_same(photos: Listing, monkeypatch: pytest
         monkeypatch.setattr(module, name, None)
     again, same = findings.of(images)
     assert exact_copies.find(sets) == copies
+    whole = [Role(name, name == "b", images) for name in "ab"]
+    apart = exact_copies.find([Role(role.domain, role.is_test, role.images.but()) for role in whole])
+    monkeypatch.setattr(exact_copies, "_key", None)  # no image is read
+    assert exact_copies.find(whole) == apart and len(apart.trained) == len(photos)
     assert all(np.array_equal(getattr(again, name), value) for name, value in vars(pixels).items())
     places = np.arange(0, 70, 3)
     assert np.array_equal(same.hashes, sketches.hashes) and np.array_equal(same.greys(places), sketches.greys(places))

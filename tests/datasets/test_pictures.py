@@ -63,7 +63,7 @@ def test_other_formats_are_refused_whatever_they_are_called(tmp_path: Path, kind
 def test_the_bound_of_pixels_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Image.MAX_IMAGE_PIXELS == 89_478_485
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
-    for kind in ("PNG", "TIFF"):
+    for kind in ("PNG", "TIFF", "JPEG"):
         Image.fromarray(noise(32, 32, 3)).save(file := io.BytesIO(), kind)
         with pytest.raises(Image.DecompressionBombError):  # files.reading makes it a DataError
             pictures.read(file.getvalue(), "a")

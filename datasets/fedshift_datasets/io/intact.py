@@ -6,6 +6,7 @@ zeros, as a copy that was broken off leaves them, unless its pixels are flat.
 """
 
 import io
+import math
 import re
 import zlib
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from fedshift_datasets.arrays import Pixels
 from fedshift_datasets.io import tiff
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_APP1 = b"\xff\xe1"  # a marker: compressed pixels have none within
+_MODES = {"Gray": "L", "YCbCr": "RGB", "RGB": "RGB"}  # by simplejpeg's names
 _CHUNK = re.compile(rb"\w{4}")  # the kind of a PNG's chunk, as Pillow accepts it
 #: Warnings of libjpeg on pixels that it makes up. Others are of a header, or of a kind that simplejpeg does not read.
 _MADE_UP = ("Corrupt JPEG data", "Premature end of JPEG file")
@@ -54,20 +57,27 @@ def check(content: bytes, name: object, pixels: int) -> None:
         raise DataError(f"{shown(name)}: cannot be read (damaged: {damage})")
 
 
-def jpeg(content: bytes, pixels: int) -> Pixels | None:
-    """Return the pixels (H, W, 3) of a JPEG of grey or colour without damage; None of any other file.
+def jpeg(content: bytes) -> tuple[Pixels, str] | None:
+    """Return the pixels (H, W, 3) and Pillow's mode of a JPEG of grey or colour without damage; None of any other file.
 
-    Args:
-        content: The file.
-        pixels: Their number.
+    Pillow would take as long to look at the headers of a small image as this takes for all of it.
     """
     if not content.startswith(_JPEG):
         return None
     try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
+        mode = _MODES.get(colours)
+        if mode is None or height * width > (Image.MAX_IMAGE_PIXELS or math.inf):
+            return None
         rgb: Pixels = simplejpeg.decode_jpeg(content, "RGB")
     except ValueError:
         return None
-    return None if _has_hole(content, pixels) else rgb
+    return None if _has_hole(content, height * width) else (rgb, mode)
+
+
+def states_orientation(content: bytes) -> bool:
+    """Return whether a JPEG may state an orientation, in EXIF or XMP."""
+    return _APP1 in content
 
 
 def is_lossy(content: bytes) -> bool:

@@ -83,6 +83,10 @@ def read(content: bytes, name: object, window: tuple[float, float] | None = None
     if dicom.is_dicom(content):
         rgb, about = dicom.decoded(content, name, window)
         return rgb, Header(*about)
+    if whole := intact.jpeg(content):
+        pixels, mode = whole
+        turn = orientation(opened(content, name)[0]) if intact.states_orientation(content) else UPRIGHT
+        return Image.fromarray(pixels), Header((pixels.shape[1], pixels.shape[0]), mode, orientation=turn)
     packed = png.as_bytes(content)
     image, depth = opened(packed or content, name)
     ends = window or (0, 2**depth.bits - 1)
@@ -92,12 +96,8 @@ def read(content: bytes, name: object, window: tuple[float, float] | None = None
             intact.check(content, name, grey.size)
             return Image.fromarray(grey).convert("RGB"), header(content, name)
         size, mode = image.size, image.mode
-        whole = intact.jpeg(content, size[0] * size[1]) if mode in ("L", "RGB") else None
-        if whole is not None:
-            rgb = Image.fromarray(whole)
-        else:
-            rgb = _rgb(image, name, ends, depth, windowed=window is not None)
-            intact.check(content, name, size[0] * size[1])
+        rgb = _rgb(image, name, ends, depth, windowed=window is not None)
+        intact.check(content, name, size[0] * size[1])
         return rgb, Header(size, mode, orientation=depth.orientation or orientation(image))
 
 

@@ -103,7 +103,7 @@ class Site:
     patients_by: tuple[str, ...] = ()
     patient_notes: tuple[str, ...] = ()
 
-    @property
+    @functools.cached_property
     def patient_files(self) -> tuple[str, ...]:
         """The files whose content decides the patients, and so a drawn split, or how many slices there are."""
         dicom = [file for file in self.pictures.names if file.lower().endswith(".dcm")] if self.headers else ()

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedshift_core.plural import plural
-from fedshift_datasets.arrays import Pixels
+from fedshift_datasets.arrays import Indices, Pixels
 from fedshift_datasets.base import ImageSet
+from fedshift_datasets.quality import findings
 
 _ROWS = 4  # an image is divided by rows that are compared first, to read little of mapped images
 #: Place of an image: the index of its set, and its index in the set.
@@ -68,7 +69,7 @@ def find(sets: Sequence[Role]) -> Copies:
 
 def _groups(sets: Sequence[Role]) -> list[list[Place]]:
     """Return groups of two or more places of images with the same pixels."""
-    keys = [np.array([_key(image) for image in np.asarray(role.images.x)], np.int64) for role in sets]
+    keys = _keys([role.images for role in sets])
     values, numbers = np.unique(np.concatenate([np.empty(0, np.int64), *keys]), return_counts=True)
     like_others = [np.flatnonzero(np.isin(of_set, values[numbers > 1])).tolist() for of_set in keys]
     places = [(number, place) for number, of_set in enumerate(like_others) for place in of_set]
@@ -80,8 +81,15 @@ def _groups(sets: Sequence[Role]) -> list[list[Place]]:
     return [group for with_one_key in some for group in _by(pixels, with_one_key)]
 
 
+def _keys(sets: Sequence[ImageSet]) -> list[Indices]:
+    """Return for each image of each set a number that is the same for the same pixels, and seldom for others."""
+    known = [hashes for images in sets if (hashes := findings.hashes(images)) is not None]
+    if len(known) == len(sets):  # no image is read
+        return [np.bitwise_xor.reduce(hashes, axis=1).view(np.int64) for hashes in known]
+    return [np.array([_key(image) for image in np.asarray(images.x)], np.int64) for images in sets]
+
+
 def _key(image: Pixels) -> int:
-    """Return a number that is the same for the same pixels, and seldom for others."""
     step = max(1, len(image) // _ROWS)
     return hash(image[step::step].tobytes())
 

@@ -2,11 +2,13 @@
 
 import base64
 import contextlib
+from typing import Any
 
 import numpy as np
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import BINS
+from fedshift_datasets.arrays import Hashes
 from fedshift_datasets.base import ImageSet
 from fedshift_datasets.quality import duplicates, pixel_statistics
 from fedshift_datasets.quality.duplicates import Sketches
@@ -18,11 +20,10 @@ VERSION = 1  # another one if the same images would give other numbers
 
 def of(images: ImageSet) -> tuple[PixelStatistics, Sketches]:
     """Return the statistics of images, at least one, and their sketches for comparison."""
-    kept = None if images.kept_in is None else images.kept_in.note(NOTE)
-    if isinstance(kept, dict) and kept.get("version") == VERSION:
+    if kept := _kept(images):
         numbers = {name: np.array(value) for name, value in kept["pixels"].items()}
-        hashes = np.frombuffer(base64.b64decode(kept["hashes"]), np.uint64).reshape(-1, duplicates.WORDS)
-        return PixelStatistics(**numbers | {"images": kept["pixels"]["images"]}), duplicates.sketches(images.x, hashes)
+        pixels = PixelStatistics(**numbers | {"images": kept["pixels"]["images"]})
+        return pixels, duplicates.sketches(images.x, hashes(images))
     pixels, sketches = pixel_statistics.of(images.x, BINS), duplicates.sketches(images.x)
     if images.kept_in is not None:
         listed = {name: value if name == "images" else value.tolist() for name, value in vars(pixels).items()}
@@ -30,3 +31,14 @@ def of(images: ImageSet) -> tuple[PixelStatistics, Sketches]:
         with contextlib.suppress(DataError):  # only the owner may write to this cache, or its disk is full
             images.kept_in.add_note(NOTE, note)
     return pixels, sketches
+
+
+def hashes(images: ImageSet) -> Hashes | None:
+    """Return the hashes of images' sketches if they are known already; equal images have equal ones."""
+    kept = _kept(images)
+    return kept and np.frombuffer(base64.b64decode(kept["hashes"]), np.uint64).reshape(-1, duplicates.WORDS)
+
+
+def _kept(images: ImageSet) -> Any:
+    kept = None if images.kept_in is None else images.kept_in.note(NOTE)
+    return kept if isinstance(kept, dict) and kept.get("version") == VERSION else None
