@@ -57,7 +57,7 @@ def _has_boolean_for_a_number(given: Any, checked: Any) -> bool:
     """Tell whether a checked value has a number where true or false was given."""
     if isinstance(given, bool):
         return is_number(checked)
-    if isinstance(given, Mapping) and isinstance(checked, Mapping):
+    if isinstance(given, dict) and isinstance(checked, dict):
         return any(_has_boolean_for_a_number(given[key], checked[key]) for key in given.keys() & checked.keys())
     if isinstance(given, list | tuple) and isinstance(checked, list | tuple):
         return any(map(_has_boolean_for_a_number, given, checked))

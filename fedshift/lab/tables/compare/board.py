@@ -3,6 +3,7 @@
 A table has the numbers that ``compare`` has of the same runs (``pools`` says which stand in one).
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,7 +53,7 @@ class Table:
         """The data set."""
         return self.runs[0].results.dataset
 
-    @property
+    @functools.cached_property
     def network(self) -> str:
         """The network of its rows, or their networks; a method may ask for another."""
         return run_facts.network(self.runs)

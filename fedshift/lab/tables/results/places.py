@@ -6,8 +6,10 @@ from pathlib import Path
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE, read_json
 from fedshift_core.errors import ConfigError
 from fedshift_core.paths import user_path
+from fedshift_datasets.io import looks
 
 KEPT_SUFFIX = ".json"  # of a run in one file
+_REMEMBERED = 1 << 14  # files that were looked into, which a board does several times
 
 
 def named_by(path: Path) -> list[Path]:
@@ -59,6 +61,7 @@ def with_inner(paths: Sequence[Path]) -> list[Path]:
     return places
 
 
+@looks.remembered(_REMEMBERED)
 def _kept(path: Path) -> bool | None:
     """Return whether a file is a ``results.json`` kept with its configuration; None if it cannot be read as JSON."""
     if path.suffix != KEPT_SUFFIX or not path.is_file():

@@ -113,9 +113,9 @@ def folded(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings by dotted key in which each section of ``BY_DOMAIN`` is one value."""
     result: dict[str, Any] = {}
     for key, value in settings.items():
-        section = next((section for section in BY_DOMAIN if key.startswith(f"{section}.")), "")
-        if section:
-            result.setdefault(section, {})[key.removeprefix(f"{section}.")] = value
+        *section, inner = key.split(".", 2)
+        if (by_domain := ".".join(section)) in BY_DOMAIN:
+            result.setdefault(by_domain, {})[inner] = value
         else:
             result[key] = value
     return result
