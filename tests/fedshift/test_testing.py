@@ -93,7 +93,7 @@ def test_a_sound_method_passes() -> None:
         (Length, {}, r"unknown metric 'loss/length': no loss term that the run declares"),
         (Length, {"terms": ["length", "width"]}, "terms has 'width', which no node reported"),
         (Noisy, {}, r"it repeats: a node drew from the global generator of numpy"),
-        (InTheClass, {}, "resumed after round 1 it ended with other weights"),
+        pytest.param(InTheClass, {}, "resumed after round 1 it ended with other weights", marks=pytest.mark.long),
         (OfTheProcess, {}, "it repeats: .*; the second run had its nodes in two processes"),
         (Secret, {}, "secret"),
     ],

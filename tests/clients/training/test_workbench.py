@@ -27,6 +27,7 @@ from fedshift_datasets.base import ImageSet
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 MODEL, TRAIN, IMAGES = ModelConfig(name="cnn"), TrainConfig(epochs=2, batch_size=8, lr=0.05), ImageConfig(flip=True)
+ONCE = TRAIN.model_copy(update={"epochs": 1})
 
 
 def bench(train: TrainConfig = TRAIN, name: str = "cnn") -> Workbench:
@@ -145,11 +146,11 @@ def norm_of(model: SplitModel) -> nn.BatchNorm2d:
 def test_what_is_replaced_and_not_changed_is_refused_and_put_back(
     change: Callable[[SplitModel], None], found: str, hook: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used, fresh = bench(name="resnet10"), bench(name="resnet10")
+    used, fresh = bench(ONCE, "resnet10"), bench(ONCE, "resnet10")
     monkeypatch.setattr(Replacing, hook, staticmethod(change))
     with refused(FedShiftError, found):
-        fit(used, kind=Replacing)
-    assert alike(fit(used, 1), fit(fresh, 1))
+        fit(used, 0, ONCE, kind=Replacing)
+    assert alike(fit(used, 1, ONCE), fit(fresh, 1, ONCE))
 
 
 def test_another_model_and_what_an_adaptation_replaces_are_refused() -> None:

@@ -207,6 +207,7 @@ def test_its_network_becomes_a_program_that_gives_the_same_scores(form: Form) ->
     assert programs.made(scorer.rebuilt(config, arrays, "the initial"), form)  # it compares them
 
 
+@pytest.mark.long
 def test_kept_maps_change_no_result(run_inline: InlineRun) -> None:
     """All maps of a frozen encoder, or that of a frozen first stage; their decoder trains."""
     for freeze in ("encoder", "stages:1"):
@@ -218,6 +219,7 @@ def test_kept_maps_change_no_result(run_inline: InlineRun) -> None:
         assert [line["accuracy"] for line in anew.rounds] == [line["accuracy"] for line in kept.rounds]
 
 
+@pytest.mark.long
 def test_noise_is_on_clipped_gradients_of_single_images_of_a_decoder(run_inline: InlineRun) -> None:
     for package in ("opacus", "dp_accounting"):
         pytest.importorskip(package, reason="fedshift[dp] is not installed")

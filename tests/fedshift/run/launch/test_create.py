@@ -48,6 +48,7 @@ def run_its_tests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int
             del sys.modules[name]
 
 
+@pytest.mark.long
 def test_a_package_is_written_and_passes_its_test(here: Path, run_its_tests: Callable[..., int]) -> None:
     said = writing.write("method", "long-names", None)
     folder = here / "long-names"

@@ -195,7 +195,7 @@ def of(method: str, *more: str) -> Measured:
     return measure(resolve(flat), 4)
 
 
-@pytest.mark.parametrize("method", ["i2pfl", "fedbn", "fedmd"])
+@pytest.mark.parametrize("method", ["i2pfl", "fedbn", pytest.param("fedmd", marks=pytest.mark.long)])
 def test_bytes_and_nodes_are_those_of_a_run(method: str, run_inline: InlineRun) -> None:
     result = of(method)
     run = run_inline(method=method, rounds=2, set=" ".join(SHORT[:-1]))
