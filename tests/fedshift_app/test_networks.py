@@ -85,6 +85,7 @@ def test_a_frozen_encoder_out_of_a_file_travels_once_and_never_changes(weights: 
     assert client.begun == digest(expected)  # the report's model, too, begins from it
 
 
+@pytest.mark.long
 def test_a_run_goes_on_without_the_file(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = Path(shutil.copy(weights, tmp_path / "mine.safetensors"))
     settings = f"{SHORT} model.weights={mine} model.freeze=stages:2 model.bn=local"

@@ -253,7 +253,7 @@ def test_no_array_tells_more_than_its_word(method: str, setting: str, nodes: Nod
     assert not too_lenient(method, setting, words)
 
 
-@pytest.mark.parametrize("weights", ["ga", "afl"])
+@pytest.mark.parametrize("weights", ["ga", pytest.param("afl", marks=pytest.mark.long)])
 def test_nor_does_what_features_send(weights: str, nodes: Nodes, tmp_path: Path) -> None:
     every = (MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY)
     words = words_of("fedccrl", f"{FEATURES} aggregation.weights={weights}", nodes, tmp_path, every)

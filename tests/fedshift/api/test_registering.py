@@ -75,7 +75,8 @@ def run(name: str, method: str = "longer", **more: Any) -> fs.Run:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["2", pytest.param("simulation", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["2", "simulation"])
 def test_a_scripts_classes_run_in_worker_processes_and_in_flowers_simulation(way: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     ended = ran("script.py", "1", way, env={"OMP_NUM_THREADS": "1"})

@@ -263,7 +263,7 @@ def test_a_site_has_one_unit() -> None:
 
 
 def test_a_run_learns_masks_and_shows_them_by_site_and_class(run_inline: InlineRun) -> None:
-    run = run_inline("handwritten-masks", rounds=2, nodes=4, method="fedbn", set=SHORT)
+    run = run_inline("handwritten-masks", rounds=1, nodes=4, method="fedbn", set=SHORT)
     section = run.results["segmentation"]
     assert section["classes"] == ["digit"] and [site["domain"] for site in section["sites"]] == [
         "scan", "texture", "street", "sketch",

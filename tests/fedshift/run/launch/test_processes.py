@@ -225,6 +225,7 @@ def test_an_ended_server_leaves_its_environment_to_no_other() -> None:
 
 
 @LINUX
+@pytest.mark.long
 def test_what_is_imported_survives_a_fork() -> None:
     """But for the threads of linear algebra, which its library ends and begins itself."""
     modules = (*forks.OF_SIMULATIONS, *forks.OF_RUNS, *OF_REPORTS)
