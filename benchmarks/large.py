@@ -55,11 +55,16 @@ assert seen == int(sys.argv[3]), seen
 #: Runs until the first training step.
 STARTED = """
 import os, sys
-from fedshift_clients.training import trainer
+from fedshift import cli
+from fedshift.run.launch import runner
+run_inline = runner.run_inline
 def begun(*_given, **_named):
     os._exit(0)
-trainer.LocalTrainer._train = begun
-from fedshift import cli
+def until_begun(*given, **named):
+    from fedshift_clients.training import trainer  # torch: when the command imports it
+    trainer.LocalTrainer._train = begun
+    return run_inline(*given, **named)
+runner.run_inline = until_begun
 sys.argv = ["fedshift", "run", *sys.argv[1:]]
 cli.main()
 """
