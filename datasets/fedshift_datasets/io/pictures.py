@@ -84,9 +84,9 @@ def read(content: bytes, name: object, window: tuple[float, float] | None = None
         rgb, about = dicom.decoded(content, name, window)
         return rgb, Header(*about)
     if whole := intact.jpeg(content):
-        pixels, mode = whole
+        rgb, mode = Image.fromarray(whole[0]), whole[1]
         turn = orientation(opened(content, name)[0]) if intact.states_orientation(content) else UPRIGHT
-        return Image.fromarray(pixels), Header((pixels.shape[1], pixels.shape[0]), mode, orientation=turn)
+        return rgb, Header(rgb.size, mode, orientation=turn)
     packed = png.as_bytes(content)
     image, depth = opened(packed or content, name)
     ends = window or (0, 2**depth.bits - 1)

@@ -23,7 +23,7 @@ def of(images: ImageSet) -> tuple[PixelStatistics, Sketches]:
     if kept := _kept(images):
         numbers = {name: np.array(value) for name, value in kept["pixels"].items()}
         pixels = PixelStatistics(**numbers | {"images": kept["pixels"]["images"]})
-        return pixels, duplicates.sketches(images.x, hashes(images))
+        return pixels, duplicates.sketches(images.x, _decoded(kept["hashes"]))
     pixels, sketches = pixel_statistics.of(images.x, BINS), duplicates.sketches(images.x)
     if images.kept_in is not None:
         listed = {name: value if name == "images" else value.tolist() for name, value in vars(pixels).items()}
@@ -36,7 +36,11 @@ def of(images: ImageSet) -> tuple[PixelStatistics, Sketches]:
 def hashes(images: ImageSet) -> Hashes | None:
     """Return the hashes of images' sketches if they are known already; equal images have equal ones."""
     kept = _kept(images)
-    return kept and np.frombuffer(base64.b64decode(kept["hashes"]), np.uint64).reshape(-1, duplicates.WORDS)
+    return kept and _decoded(kept["hashes"])
+
+
+def _decoded(text: str) -> Hashes:
+    return np.frombuffer(base64.b64decode(text), np.uint64).reshape(-1, duplicates.WORDS)
 
 
 def _kept(images: ImageSet) -> Any:
