@@ -90,6 +90,15 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...], in_order: bool) -> tup
     return header.getvalue(), str(dtype)
 
 
+@lru_cache(maxsize=256)  # NumPy refuses a header above 10,000 bytes, and what is refused is not kept
+def _read_header(stype: str, start: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether in Fortran's order, and dtype, from the bytes of a .npy file before its first element."""
+    file = BytesIO(start)
+    if stype != STYPE or np.lib.format.read_magic(file) != (1, 0):
+        raise RecordError(f"it is not written as {STYPE} in format 1.0")
+    return np.lib.format.read_array_header_1_0(file)
+
+
 def decode(record: ArrayRecord) -> Arrays:
     """Read the arrays of a record by name: read-only views of the record's bytes, which they keep alive.
 
@@ -105,13 +114,10 @@ def decode_array(name: str, array: Array) -> NDArray[Any]:
     Raises:
         RecordError: If the bytes are no .npy file of format 1.0 with the dtype and shape of the fields.
     """
-    data, shape, form = array.data, tuple(array.shape), np.lib.format
-    file = BytesIO(data)
+    data, shape = array.data, tuple(array.shape)
     try:
-        if array.stype != STYPE or form.read_magic(file) != (1, 0):
-            raise RecordError(f"it is not written as {STYPE} in format 1.0")
-        header = form.read_array_header_1_0(file)
-        start = file.tell()
+        start = 10 + int.from_bytes(data[8:10], "little")
+        header = _read_header(array.stype, data[:start])
         found, said = (header[0], str(header[2])), (shape, array.dtype)
         if found != said or header[2].kind not in KINDS:
             raise RecordError(f"its header says {as_found(found)}, the message {as_found(said)}")
