@@ -17,24 +17,29 @@ BIN := $(VENV)/bin
 # Bytecode is kept, whatever the environment says: without it each process rewrites the assertions of 290 files, half of
 # its collection.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --maxprocesses 8 --dist worksteal
-# One mark per checkout: an environment that is kept elsewhere may have served another one.
+# One mark per checkout: an environment that is kept elsewhere may have served another one. A demo needs no extras.
 MARK := $(VENV)/.fedshift-$(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -f1)
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: install demo deploy-demo docker-demo lint style types tests check test test-all coverage messages pictures docs dist release clean
 
-install: $(MARK)
+install: $(MARK)-dev
 
 $(MARK): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "FedShift needs Python 3.11 or newer, " + sys.executable + " is " + sys.version.split()[0] + "; name another with: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(PIP) -e .
 	rm -f $(VENV)/.fedshift-*
 	touch $(MARK)
 
-demo: install
+$(MARK)-dev: $(MARK)
+	$(PIP) -e ".[dev]"
+	touch $(MARK)-dev
+
+demo: $(MARK)
 	$(BIN)/fedshift run handwritten method=i2pfl
 
-deploy-demo: install
+deploy-demo: $(MARK)
 	$(BIN)/fedshift deploy-demo $(experiment) $(keys)
 
 docker-demo:
