@@ -51,7 +51,7 @@ def wheel() -> Path:
     return packages.located("package:efficientnet-lite0")
 
 
-def images(size: int = 64) -> Tensor:
+def images(size: int = 32) -> Tensor:
     return drawn(0, 2, 3, size, size)
 
 
