@@ -151,7 +151,7 @@ def client_of(index: int, config: RunConfig) -> DomainClient:
 
 
 def few(client: DomainClient, number: int = 16) -> DomainClient:
-    """Leave a client some of its images: two batches of eight, or one."""
+    """Leave a client some of its images, of two batches or one."""
     client.train_set = client.train_set.select(np.arange(number))
     return client
 

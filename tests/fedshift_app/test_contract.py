@@ -131,7 +131,7 @@ ALSO_OFF = {
 @functools.cache
 def by_fedavg(message: Message, changed: str) -> list[Any]:
     """Return the weights that a node of FedAvg shares, and what it sends in two rounds, with some settings changed."""
-    plain = few(client_for(message, {}, ast.literal_eval(changed)))
+    plain = few(client_for(message, {}, ast.literal_eval(changed)), 8)
     return [plain.shared_names, *(fitted(plain, message, server_round)[:3] for server_round in (1, 2))]
 
 
@@ -141,8 +141,8 @@ def test_switched_off_a_node_does_as_fedavg_whatever_it_is_sent(method: str, rec
     place = 0 if method == "fedicon" else -1  # its last message is of a round without an encoder
     sent, plainly = record(method).asked[place], record("fedavg").asked[place]
     for off in (METHODS[method].off, *ALSO_OFF.get(method, ())):
-        changed = f"train.batch_size=8 {off}"
-        mine = few(client_for(sent, {}, sections(changed)))
+        changed = f"train.batch_size=4 {off}"
+        mine = few(client_for(sent, {}, sections(changed)), 8)
         names, *wanted = by_fedavg(plainly, repr(sections(changed, "train")))
         assert [fitted(mine, plainly, server_round)[:3] for server_round in (1, 2)] == wanted
         assert (mine.memory, mine.shared_names) == ({}, names)
