@@ -35,14 +35,13 @@ METHODS = {m.name: m for m in registry.listed() if "features" not in m.needs}  #
 ASKED = dict(part.split("=", 1) for part in shlex.split(os.environ.get("FEDSHIFT_CONTRACT", "")))
 DATASET, ONLY = ASKED.pop("dataset", ""), ASKED.pop("method", "")
 OTHERS = " ".join(f"{key}={value}" for key, value in ASKED.items())
+#: Two nodes, each of a domain, so half of the test images; or all domains of another data set.
+TWO, NODES = ("", 4) if DATASET else ("dataset.domains=[scan,sketch]", 2)
 #: A few images are enough where accuracy does not matter: two batches a round, and scores of the last round alone.
-SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16 evaluate.every=2 evaluate.last=1"
-#: Two domains, each of two nodes: half of the test images.
-TWO = "" if DATASET else "dataset.domains=[scan,sketch]"
-SHORT += f" {TWO}"
+FEW = "allocation.share=0.08 train.batch_size=16" if DATASET else "allocation.share=0.06 train.batch_size=11"
+SHORT = f"train.epochs=1 {FEW} evaluate.every=2 evaluate.last=1 {TWO}"
 #: Of a run of which weights and losses alone are looked at.
 NO_FIGURES = "evaluate.figures=false evaluate.site_figures=false"
-NODES = 4
 
 
 def of_methods(methods: Iterable[Any]) -> pytest.MarkDecorator:
@@ -135,7 +134,8 @@ def recorded(method: str, base: Path) -> Recorded:
     grid = noting(said, "train")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inline, "InlineGrid", lambda *args: grids.append(grid(*args)) or grids[0])  # type: ignore[func-returns-value]
-        flat = short(method) | {"experiment": "handwritten", "output-dir": str(base / "recorded")}
+        given = short(method, "" if method in OF_EACH_KIND else NO_FIGURES)
+        flat = given | {"experiment": "handwritten", "output-dir": str(base / "recorded")}
         run = Run(runner.run_inline(flat, NODES))
     memory = [context.state.array_records["memory"] for context in grids[0]._contexts.values()]
     return Recorded(run, said, memory)
@@ -150,9 +150,9 @@ def client_of(index: int, config: RunConfig) -> DomainClient:
     return setup.make_client(config, setup.place(config, context, setup.SIMULATION), index)
 
 
-def few(client: DomainClient) -> DomainClient:
-    """Leave a client 16 of its images: two batches of eight, or one."""
-    client.train_set = client.train_set.select(np.arange(16))
+def few(client: DomainClient, number: int = 16) -> DomainClient:
+    """Leave a client some of its images, of two batches or one."""
+    client.train_set = client.train_set.select(np.arange(number))
     return client
 
 

@@ -39,7 +39,7 @@ EPOCHS = {"fedseproto": 2}  # one of each phase
 @pytest.mark.parametrize("method", [name for name in STRATEGIES if name != "fedplvm"])
 def test_prototypes_are_the_class_means_in_evaluation_mode(method: str, classes: int) -> None:
     """Not augmented, running statistics in BatchNorm, weights as they are after training."""
-    images = image_set(classes=classes)
+    images = image_set(12, classes=classes)
     made = CASES[method].client(model="cnn_bn", train_set=images, epochs=EPOCHS.get(method, 1))
     fit(made, ROUND)
     sent, y = made.contribution(), images.y
@@ -70,7 +70,7 @@ def test_prototypes_of_the_last_epoch_are_means_of_what_it_saw(method: str) -> N
     assert not sent["prototypes"][3].any()
     ends = []  # where prototypes come from changes nothing of the training
     for source in ("after_training", "last_epoch"):
-        trained = CASES[method].client({"proto_source": source})
+        trained = CASES[method].client({"proto_source": source}, epochs=1)
         ends.append((fit(trained, ROUND)[1], whole(trained), trained.contribution()))
     assert ends[0][0] == ends[1][0] and same(ends[0][1], ends[1][1])
     assert not np.allclose(ends[0][2]["prototypes"], ends[1][2]["prototypes"])
@@ -111,7 +111,8 @@ KEEPING: Rows = {
 def test_a_client_made_anew_goes_on_from_its_memory(name: str) -> None:
     """Both engines make a client for each message; what does not travel is kept, and nothing else of the model."""
     params, options = KEEPING[name]
-    before, anew, forgetful = (client_of(name, params, **options) for _ in range(3))
+    given = {"train_set": image_set(12), "epochs": EPOCHS.get(name, 1), **options}
+    before, anew, forgetful = (client_of(name, params, **given) for _ in range(3))
     start = shared(before)
     fit(before, 1, start)
     private = {f"model/{part}" for part in before.model.state_dict() if part not in before.shared_names}

@@ -4,6 +4,7 @@
 ``method=mine dataset=stripes model.name=tiny``.
 """
 
+import ast
 import fnmatch
 import functools
 import itertools
@@ -39,6 +40,7 @@ from contract_bench import (
     some,
     weights,
 )
+from flwr.app import Message
 from safetensors.numpy import load_file
 from support import InlineRun, shared
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -103,13 +105,10 @@ def is_off_on_nodes_alone(method: Method) -> bool:
 
 
 @of_methods(m.name for m in METHODS.values() if m.off and (m.name in OF_EACH_KIND or not is_off_on_nodes_alone(m)))
-def test_switched_off_it_is_fedavg_bit_for_bit(
-    method: str, run_inline: InlineRun, shared_run: InlineRun, record: Record
-) -> None:
-    off = run_inline(nodes=2, **short(method, f"{METHODS[method].off} {NO_FIGURES}"))
-    plain = shared_run(nodes=2, **short("fedavg", NO_FIGURES))
+def test_switched_off_it_is_fedavg_bit_for_bit(method: str, run_inline: InlineRun, record: Record) -> None:
+    off, plain = run_inline(nodes=NODES, **short(method, f"{METHODS[method].off} {NO_FIGURES}")), record("fedavg").run
     assert off.results["weights_sha256"] == plain.results["weights_sha256"]
-    assert record(method).run.results["weights_sha256"] != record("fedavg").run.results["weights_sha256"]
+    assert record(method).run.results["weights_sha256"] != plain.results["weights_sha256"]
     assert [line["losses"] for line in off.rounds] == [line["losses"] for line in plain.rounds]
     assert set(off.rounds[-1]["losses"]) == {"loss", "loss/ce"}
 
@@ -129,18 +128,24 @@ ALSO_OFF = {
 }
 
 
+@functools.cache
+def by_fedavg(message: Message, changed: str) -> list[Any]:
+    """Return the weights that a node of FedAvg shares, and what it sends in two rounds, with some settings changed."""
+    plain = few(client_for(message, {}, ast.literal_eval(changed)), 8)
+    return [plain.shared_names, *(fitted(plain, message, server_round)[:3] for server_round in (1, 2))]
+
+
 @of_methods([name for name, m in METHODS.items() if m.off])
 def test_switched_off_a_node_does_as_fedavg_whatever_it_is_sent(method: str, record: Record) -> None:
     """With knowledge of the server, too; it keeps nothing of its own, and contributes nothing but prototypes."""
     place = 0 if method == "fedicon" else -1  # its last message is of a round without an encoder
     sent, plainly = record(method).asked[place], record("fedavg").asked[place]
     for off in (METHODS[method].off, *ALSO_OFF.get(method, ())):
-        changed = f"train.batch_size=8 {off}"
-        mine, plain = client_for(sent, {}, sections(changed)), client_for(plainly, {}, sections(changed, "train"))
-        few(mine), few(plain)
-        for server_round in (1, 2):
-            assert fitted(mine, plainly, server_round)[:3] == fitted(plain, plainly, server_round)[:3]
-        assert (mine.memory, mine.shared_names) == ({}, plain.shared_names)
+        changed = f"train.batch_size=4 {off}"
+        mine = few(client_for(sent, {}, sections(changed)), 8)
+        names, *wanted = by_fedavg(plainly, repr(sections(changed, "train")))
+        assert [fitted(mine, plainly, server_round)[:3] for server_round in (1, 2)] == wanted
+        assert (mine.memory, mine.shared_names) == ({}, names)
         assert set(mine.contribution()) in (set(), {"prototypes", "counts"})
         assert not mine.personal(mine.model, mine.setup.model, mine.params)
         assert mine.scores_as_sent(mine.params)
@@ -212,8 +217,8 @@ def test_what_nodes_are_sent_is_what_the_strategy_declares(method: str, record: 
 
 @of_methods(some(name for name in METHODS if name not in FROZEN))
 def test_private_batchnorm_stays_and_survives(method: str, run_inline: InlineRun) -> None:
-    layer, small = "encoder.1", "allocation.share=0.06 train.batch_size=16 model.name=cnn_bn model.bn=local"
-    run = run_inline(nodes=NODES, rounds=2, **settings(method, small, "train.epochs=1"))
+    layer, small = "encoder.1", f"{NO_FIGURES} model.name=cnn_bn model.bn=local"
+    run = run_inline(nodes=NODES, **short(method, small))
     sent = run.weights
     assert bool(sent) == sends_weights(method)
     assert not any(layer in name or "running" in name for name in sent)
@@ -223,7 +228,7 @@ def test_private_batchnorm_stays_and_survives(method: str, run_inline: InlineRun
     assert all(not np.array_equal(means[0], other) for other in means[1:])
     batches = {int(memory[f"model/{layer}.num_batches_tracked"]) for memory in memories}
     config = resolving.resolve({"experiment": str(run.folder / "config.yaml")})
-    per_epoch = -(-client_of(0, config).train_set.x.shape[0] // 16)
+    per_epoch = -(-client_of(0, config).train_set.x.shape[0] // config.train.batch_size)
     # It went on where it was; FedICON's encoder is frozen in its classifier rounds.
     assert len(batches) == 1 and min(batches) >= (2 - int(config.method.get("classifier_rounds", 0))) * per_epoch
 
@@ -238,7 +243,7 @@ def test_private_batchnorm_stays_and_survives(method: str, run_inline: InlineRun
     ],
 )
 def test_odd_federations_give_numbers(method: str, odd: str, run_inline: InlineRun) -> None:
-    run = run_inline(nodes=NODES, **short(method, odd))
+    run = run_inline(nodes=4, **short(method, f"{odd} {NO_FIGURES}"))
     assert not run.rounds[-1]["left_out"]
     for line in run.rounds:
         assert np.isfinite(np.array([*line["losses"].values()], float)).all(), line["losses"]
@@ -312,8 +317,8 @@ def test_no_step_waits_for_the_device(method: str, record: Record, monkeypatch: 
 
     monkeypatch.setattr(DomainClient, "_train", counted)
     for question, memory in record(method).ends:
-        for size in (8, 16):  # two steps an epoch and one
+        for size in (4, 8):  # two steps an epoch and one
             own = READS_OWN_DRAWS.get(method, {})
-            client = few(client_for(question, memory, {"train": {"batch_size": size}, **own}))
+            client = few(client_for(question, memory, {"train": {"batch_size": size}, **own}), 8)
             client.fit(weights(client, question), {"server-round": asked(question)["server-round"]})
         assert 0 < reads.pop() == reads.pop() < 12

@@ -51,7 +51,7 @@ def wheel() -> Path:
     return packages.located("package:efficientnet-lite0")
 
 
-def images(size: int = 64) -> Tensor:
+def images(size: int = 32) -> Tensor:
     return drawn(0, 2, 3, size, size)
 
 
@@ -60,7 +60,7 @@ def outline(name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name != "vgg11" else pytest.param(name, marks=pytest.mark.long) for name in CUT]
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in ("densenet121", "vgg11") else []) for name in CUT]
 )
 def test_stages_are_the_networks_own_modules_and_compute_what_it_does(name: str) -> None:
     model, (widths, first, last) = networks.build(f"timm:{name}", 5, 0).eval(), CUT[name]
@@ -86,7 +86,7 @@ def test_stages_are_the_networks_own_modules_and_compute_what_it_does(name: str)
             break  # training changes nothing but dropout of the head, at 130 million weights
 
 
-@pytest.mark.parametrize("name", ["timm:legacy_xception", "timm:hrnet_w18_small"])
+@pytest.mark.parametrize("name", ["timm:legacy_xception", pytest.param("timm:hrnet_w18_small", marks=pytest.mark.long)])
 def test_a_network_that_is_no_row_of_modules_is_one_stage(name: str) -> None:
     model = outline(name)
     stages = feature_stages(model.encoder)

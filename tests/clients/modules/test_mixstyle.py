@@ -18,7 +18,10 @@ from fedshift_clients.training.batches import Batch
 from fedshift_clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 
-FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
+FEW = (
+    "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 "
+    "evaluate.every=2 evaluate.last=1 evaluate.figures=false evaluate.site_figures=false"
+)
 M = "modules.mixstyle."
 
 
