@@ -19,7 +19,7 @@ from fedshift_core.errors import ConfigError, FederationError
 
 FROZEN = "model.freeze=encoder"
 RANDOM = f"{FROZEN} model.name=cnn3 model.projection=1024"  # random features of a random encoder
-FEW = f"{FROZEN} allocation.share=0.1 evaluate.figures=false evaluate.site_figures=false"
+FEW = f"{FROZEN} allocation.share=0.1 dataset.domains=[scan,sketch] evaluate.figures=false evaluate.site_figures=false"
 VALIDATED = "allocation.validation_fraction=0.3 method.ridge=validation"
 METHODS = ("fed3r", "fedcgs")
 
