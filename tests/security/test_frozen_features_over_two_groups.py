@@ -15,7 +15,7 @@ from traffic import changing, lost
 from fedshift_clients.models import cnn
 from fedshift_core.errors import FederationError
 
-SHORT = "model.freeze=encoder allocation.share=0.15 evaluate.figures=false"
+SHORT = "dataset.domains=[scan,sketch] model.freeze=encoder allocation.share=0.15 evaluate.figures=false"
 ALIKE = "aggregation.weights=equal allocation.validation_fraction=0 model.freeze=encoder"
 REFUSED = "refused: the same sums of this node's images were summed over other nodes before"
 #: Each contributes features of the encoder, or sums of them.
@@ -75,7 +75,7 @@ def test_statistics_of_a_layer_that_no_weight_has_moved_are_refused(run_inline: 
     words = (
         "model.name=cnn_bn train.epochs=1 train.lr=1e-30 train.weight_decay=0 allocation.share=0.15 "
         "evaluate.figures=false evaluate.bn=[averaged,retaken] evaluate.bn_images=40 federation.secure_sums=on "
-        "aggregation.weights=equal"
+        "aggregation.weights=equal dataset.domains=[scan,sketch]"
     )
     with pytest.raises(FederationError, match=f"(?s)^round 2: .*{REFUSED}"):
         run_inline(f"method=fedavg rounds=2 {words}", grid=changing(lost, "evaluate", [3], [2]))
