@@ -21,9 +21,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.wire.records import decode, encode
 
-SHORT = (
-    "train.epochs=2 allocation.share=0.1 train.lr=0.05 dataset.domains=[scan] evaluate.every=2 evaluate.figures=false"
-)
+SHORT = "train.epochs=2 allocation.share=0.1 train.lr=0.05 dataset.domains=[scan] evaluate.every=2"
 LIAR, HONEST = 1, [0, 2, 3, 4]
 RULES = ("clip", "trimmed_mean", "median", "krum")
 UNBOUNDED = "federation.max_update=1e12"  # so that nothing but the rule holds the node back

@@ -84,15 +84,12 @@ def node(folder: NodeFolder, policy: Owner, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def brought(app: Path) -> str:
-    """Let the app be that of the run, and return its hash."""
     bundle = build_fab_from_disk(app)
     own_code.take(own_code.note(bundle))
     return own_code.of_bundle(bundle).sha256
 
 
-@functools.cache
-def own_bundle() -> bytes:
-    return build_fab_from_disk(ROOT)
+own_bundle = functools.cache(lambda: build_fab_from_disk(ROOT))
 
 
 def test_a_copy_of_the_app_has_the_hash_of_what_is_installed(app: Path) -> None:

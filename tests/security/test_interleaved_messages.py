@@ -3,7 +3,6 @@
 import itertools
 from typing import Any
 
-import guarded_node
 import pytest
 from flwr.app import MessageType
 from real_node import AppOfNode
@@ -26,11 +25,6 @@ def train(node: AppOfNode, run_id: str, server_round: int, **more: Any) -> str:
         return str(reply.error.reason)
     arrays = reply.content.array_records
     return digest(decode(arrays["arrays"]) | decode(arrays["knowledge"]))
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> NodeFolder:
-    return guarded_node.images(tmp_path_factory.mktemp("few"), 0.15)
 
 
 @pytest.fixture
