@@ -1,5 +1,7 @@
 """A user's own images for tests: three sites with cameras of their own, three classes, one broken file, one copy."""
 
+import functools
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,17 +35,26 @@ def picture(site: str, kind: str, rng: np.random.Generator) -> Image.Image:
     return Image.fromarray(image.clip(0, 255).astype(np.uint8))
 
 
-def write(root: Path, sites: Sequence[str], number: int = 80, seed: int = 0) -> None:
-    """Write ``number`` images of each site."""
-    rng = np.random.default_rng(seed)
+@functools.cache
+def _files(sites: tuple[str, ...], number: int, seed: int) -> dict[str, bytes]:
+    """Return the image files of some sites, by path."""
+    rng, files = np.random.default_rng(seed), {}
     for site in sites:
         _, _, suffix = (CAMERAS | LATE)[site]
         for i in range(number):
             kind = CLASSES[i % len(CLASSES)]
             split = ("test" if i % 15 < 3 else "train",) if site == "west" else ()
-            folder = root.joinpath(site, *split, kind)
-            folder.mkdir(parents=True, exist_ok=True)
-            picture(site, kind, rng).save(folder / f"{i:03d}.{suffix}")
+            file = io.BytesIO()
+            picture(site, kind, rng).save(file, Image.registered_extensions()[f".{suffix}"])
+            files["/".join((site, *split, kind, f"{i:03d}.{suffix}"))] = file.getvalue()
+    return files
+
+
+def write(root: Path, sites: Sequence[str], number: int = 80, seed: int = 0) -> None:
+    """Write ``number`` images of each site."""
+    for path, content in _files(tuple(sites), number, seed).items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(content)
 
 
 def make(root: Path, number: int = 80, seed: int = 0) -> Path:

@@ -38,11 +38,23 @@ def real_nodes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 LAST_LOST = changing(lost, "train", [3])
 
 
+def images(shared: Path, sites: Sequence[str], held: Mapping[str, Sequence[str]]) -> Path:
+    """Return the folder of the sites' images, which tests of a process share."""
+    root = shared / "-".join(["images", *sites, *(word for site in held for word in (site, *held[site]))])
+    if not root.exists():
+        own_sites.write(root, sites, 30)
+        for site, classes in held.items():
+            for kind in {*own_sites.CLASSES} - {*classes}:
+                for one in [*(root / site).rglob(kind)]:
+                    shutil.rmtree(one)
+    return root
+
+
 class Sites:
     """Nodes with images and a key each, and a policy that trusts the keys of all.
 
     Args:
-        folder: For images, keys and the policy.
+        folder: For keys and the policy; images lie next to it.
         run_inline: The fixture.
         sites: Their domains.
         held: Classes of those that do not have all.
@@ -53,12 +65,7 @@ class Sites:
         self, folder: Path, run_inline: InlineRun, sites: Sequence[str] = SITES,
         held: Mapping[str, Sequence[str]] | None = None, sums: str = "nodes: 3",
     ) -> None:  # fmt: skip
-        self._folder, self._run, self._sites = folder, run_inline, tuple(sites)
-        own_sites.write(folder / "images", sites, 60)
-        for site, classes in (held or {}).items():
-            for kind in {*own_sites.CLASSES} - {*classes}:
-                for one in [*(folder / "images" / site).rglob(kind)]:
-                    shutil.rmtree(one)
+        self._run, self._sites, self._images = run_inline, tuple(sites), images(folder.parent, sites, held or {})
         (folder / "keys").mkdir()
         self.keys: dict[str, Any] = {}
         trusted = []
@@ -89,7 +96,7 @@ class Sites:
             grid = Grid(*args)
             for i, site in enumerate(sites):
                 given = {
-                    "domain": site, "data-dir": str(self._folder / "images" / site),
+                    "domain": site, "data-dir": str(self._images / site),
                     "partition-id": self._sites.index(site), "policy": str(self._policy),
                 }  # fmt: skip
                 grid._contexts[1000 + i] = make_context(1000 + i, given, {})
@@ -106,7 +113,7 @@ class Sites:
         taking = tuple(sites) or self._sites
         words = f"{SUMS} dataset.domains=[{','.join(taking)}] federation.min_nodes={len(taking)} {more}"
         return self._run(
-            method=method, dataset="folders", data_dir=str(self._folder / "images"), nodes=len(taking), rounds=rounds,
+            method=method, dataset="folders", data_dir=str(self._images), nodes=len(taking), rounds=rounds,
             seed=seed, set=words, grid=self.grid(taking, change, base),
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from fedshift_core.errors import ConfigError, FederationError
 
 FROZEN = "model.freeze=encoder"
 RANDOM = f"{FROZEN} model.name=cnn3 model.projection=1024"  # random features of a random encoder
-FEW = f"{FROZEN} allocation.share=0.1 evaluate.figures=false evaluate.site_figures=false"
+FEW = f"{FROZEN} allocation.share=0.15 dataset.domains=[scan,sketch] evaluate.figures=false evaluate.site_figures=false"
 VALIDATED = "allocation.validation_fraction=0.3 method.ridge=validation"
 METHODS = ("fed3r", "fedcgs")
 
@@ -37,8 +37,10 @@ def test_one_round_beats_chance_in_every_domain(method: str, run_inline: InlineR
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_nodes_that_come_late_end_with_the_head_of_all_at_once(method: str, run_inline: InlineRun) -> None:
-    whole = run_inline(f"method={method} rounds=1 {FEW}")
+def test_nodes_that_come_late_end_with_the_head_of_all_at_once(
+    method: str, run_inline: InlineRun, shared_run: InlineRun
+) -> None:
+    whole = shared_run(f"method={method} rounds=1 {FEW}")
     late = run_inline(f"method={method} rounds=6 {FEW} federation.participation=0.5")
     assert {*late.rounds[0]["nodes"]} < {0, 1, 2, 3}
     assert same(late.kept("state"), whole.kept("state"))
@@ -87,12 +89,12 @@ SUMS = "federation.secure_sums=on"
 
 @pytest.mark.parametrize(("method", "rounds", "more"), [("fed3r", 1, ""), ("fedcgs", 1, ""), ("fed3r", 2, VALIDATED)])
 def test_with_secure_sums_the_head_is_the_same_to_the_bit(
-    method: str, rounds: int, more: str, run_inline: InlineRun, tmp_path: Path
+    method: str, rounds: int, more: str, shared_run: InlineRun, tmp_path: Path
 ) -> None:
     """In worker processes, too, where nodes keep something."""
-    words = f"{FEW.replace('share=0.1', 'share=0.3')} {more}"
-    plain = run_inline(f"method={method} rounds={rounds} {words}")
-    secure = run_inline(f"method={method} rounds={rounds} {words} {SUMS}")
+    words = f"{FEW} {more}"
+    plain = shared_run(f"method={method} rounds={rounds} {words}")
+    secure = shared_run(f"method={method} rounds={rounds} {words} {SUMS}")
     runs = [secure]
     if rounds > 1:
         flat = {"experiment": "handwritten", "method": method, "rounds": rounds, "output-dir": str(tmp_path / "w")}
@@ -105,22 +107,21 @@ def test_with_secure_sums_the_head_is_the_same_to_the_bit(
 
 
 def test_secure_sums_over_other_nodes_in_each_round_are_refused(run_inline: InlineRun) -> None:
-    words = f"{FEW.replace('share=0.1', 'share=0.3')} {SUMS} federation.participation=0.8"
+    words = f"{FEW} {SUMS} federation.participation=0.8"
     with refused(ConfigError, "federation.participation=0.8", "rounds=1"):
         run_inline(f"method=fed3r rounds=2 {words}")
 
 
 def test_a_secure_sum_of_longer_features_than_its_range_ends_the_run(run_inline: InlineRun) -> None:
     """One node's lie is in the sum of all: without a range it could be of any length."""
-    words = f"{FEW.replace('share=0.1', 'share=0.3')} {SUMS} federation.secure_sums_range=0.1"
+    words = f"{FEW} {SUMS} federation.secure_sums_range=0.1"
     with pytest.raises(FederationError, match=r"cross comes to .*\(federation\.secure_sums_range"):
         run_inline(f"method=fed3r rounds=1 {words}")
 
 
-def test_of_secure_sums_that_of_the_most_images_counts(run_inline: InlineRun) -> None:
-    words = f"{FEW.replace('share=0.1', 'share=0.3')} {SUMS}"
-
-    whole = run_inline(f"method=fed3r rounds=1 {words}")
+def test_of_secure_sums_that_of_the_most_images_counts(run_inline: InlineRun, shared_run: InlineRun) -> None:
+    words = f"{FEW} {SUMS}"
+    whole = shared_run(f"method=fed3r rounds=1 {words}")
     part = run_inline(f"method=fed3r rounds=1 {words}", grid=changing(lost, "train", [0]))
     assert part.rounds[0]["nodes"] == [1, 2, 3]
     assert part.kept("state")["counts"].sum() < whole.kept("state")["counts"].sum()

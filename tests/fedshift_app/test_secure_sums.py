@@ -26,7 +26,9 @@ from fedshift_core.wire.records import decode, encode
 from fedshift_strategies.base import DomainStrategy
 from fedshift_strategies.contributions import refuse_sums
 
-SHORT = "train.epochs=1 allocation.share=0.05 evaluate.figures=false train.precision=float32"
+SHORT = (
+    "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 evaluate.figures=false train.precision=float32"
+)
 ON = f"{SHORT} federation.secure_sums=on"
 MORE = "allocation.share=0.1"  # with which each class has three holders
 RETAKEN = "model.name=cnn_bn evaluate.bn=[retaken,averaged]"

@@ -62,6 +62,7 @@ def test_a_node_that_states_other_images_than_it_announced_is_left_out(images: i
             said[SAID] = [replace(Statement.read(said[SAID][0], 10), images=images).written()]
         return reply
 
-    given = "train.epochs=1 allocation.share=0.05 evaluate.figures=false federation.secure_sums=on"
+    given = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 evaluate.figures=false"
+    given += " federation.secure_sums=on"
     line = run_inline(f"rounds=1 {given}", grid=listening(lie)).rounds[0]
-    assert line["nodes"] == [0, 2, 3] and "node 1 (texture): secure sums: it states other" in line["left_out"][0]
+    assert line["nodes"] == [0, 2, 3] and "node 1 (sketch): secure sums: it states other" in line["left_out"][0]

@@ -5,6 +5,7 @@ node's log of what left it stayed empty.
 """
 
 import contextlib
+import functools
 import json
 from pathlib import Path
 
@@ -82,8 +83,17 @@ def node(folder: NodeFolder, policy: Owner, monkeypatch: pytest.MonkeyPatch) -> 
     return run(folder, policy=policy(least_images=1))
 
 
-def brought(app: Path) -> None:
-    own_code.take(own_code.note(build_fab_from_disk(app)))
+def brought(app: Path) -> str:
+    bundle = build_fab_from_disk(app)
+    own_code.take(own_code.note(bundle))
+    return own_code.of_bundle(bundle).sha256
+
+
+own_bundle = functools.cache(lambda: build_fab_from_disk(ROOT))
+
+
+def test_a_copy_of_the_app_has_the_hash_of_what_is_installed(app: Path) -> None:
+    assert own_code.installed() == own_code.of_bundle(own_bundle()).sha256 == hash_of(app)
 
 
 def change(file: Path, old: str, new: str) -> None:
@@ -97,19 +107,18 @@ def change(file: Path, old: str, new: str) -> None:
 def test_one_more_byte_or_file_is_refused_and_in_the_log(
     node: AppOfNode, app: Path, tmp_path: Path, place: str
 ) -> None:
-    brought(ROOT)
+    own_code.take(own_code.note(own_bundle()))
     assert not node.ask("query").has_error()
-    assert own_code.installed() == hash_of(ROOT) == hash_of(app)
     change(app / "pyproject.toml", "fab-include = [", f'fab-include = [\n    "{place}",')
     (app / place).parent.mkdir(exist_ok=True)
     with (app / place).open("a") as file:
         file.write("\n")
-    brought(app)
+    theirs = brought(app)
     reason = refused(node, "train")
-    assert hash_of(app) in reason and own_code.installed() in reason
+    assert theirs in reason and own_code.installed() in reason
     (log,) = (tmp_path / "state").glob("*/out.jsonl")
     codes = [(line.get("code"), line.get("code_of_run")) for line in map(json.loads, log.read_text().splitlines())]
-    assert (own_code.installed(), hash_of(app)) in codes
+    assert (own_code.installed(), theirs) in codes
 
 
 def test_another_version_that_the_owner_names_is_answered_by_the_nodes_own(
@@ -117,9 +126,9 @@ def test_another_version_that_the_owner_names_is_answered_by_the_nodes_own(
 ) -> None:
     change(app / "fedshift_core" / "__init__.py", "0.1.0", "0.2.0")
     change(app / "pyproject.toml", 'version = "0.1.0"', 'version = "0.2.0"')
-    brought(app)
-    assert refused(node, "train").startswith(f"runs {own_code.installed()} (0.1.0), not {hash_of(app)} (0.2.0): ")
-    policy(least_images=1, code={"trusted": [hash_of(app)]})
+    theirs = brought(app)
+    assert refused(node, "train").startswith(f"runs {own_code.installed()} (0.1.0), not {theirs} (0.2.0): ")
+    policy(least_images=1, code={"trusted": [theirs]})
     assert not node.ask("train").has_error()
     change(app / "pyproject.toml", 'publisher = "fedshift"', 'publisher = "other"')  # another app, whatever its code
     brought(app)
@@ -133,13 +142,13 @@ def test_a_node_whose_files_were_changed_says_that_it_must_be_started_again(
     monkeypatch.setattr(own_code, "APP", app)
     own_code._first.cache_clear()
     try:
-        brought(app)
+        theirs = brought(app)
         (app / "fedshift_core" / "errors.py").touch()
         assert not node.ask("query").has_error()
         with (app / "fedshift_core" / "errors.py").open("a") as file:
             file.write("# edited\n")
         assert "changed on its disk" in refused(node, "query")
-        policy(code={"trusted": [hash_of(app)]})
+        policy(code={"trusted": [theirs]})
         assert "started again" in refused(node, "query")
     finally:
         own_code._first.cache_clear()

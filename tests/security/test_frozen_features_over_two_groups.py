@@ -15,7 +15,7 @@ from traffic import changing, lost
 from fedshift_clients.models import cnn
 from fedshift_core.errors import FederationError
 
-SHORT = "model.freeze=encoder allocation.share=0.3 evaluate.figures=false"
+SHORT = "dataset.domains=[scan,sketch] model.freeze=encoder allocation.share=0.15 evaluate.figures=false"
 ALIKE = "aggregation.weights=equal allocation.validation_fraction=0 model.freeze=encoder"
 REFUSED = "refused: the same sums of this node's images were summed over other nodes before"
 #: Each contributes features of the encoder, or sums of them.
@@ -73,8 +73,9 @@ def test_a_round_of_one_node_less_is_refused(run_inline: InlineRun) -> None:
 def test_statistics_of_a_layer_that_no_weight_has_moved_are_refused(run_inline: InlineRun) -> None:
     """All before the first BatchNorm does not move, its own running statistics and scores do."""
     words = (
-        "model.name=cnn_bn train.lr=1e-30 train.weight_decay=0 allocation.share=0.3 evaluate.figures=false "
-        "evaluate.bn=[averaged,retaken] federation.secure_sums=on aggregation.weights=equal evaluate.bn_images=40"
+        "model.name=cnn_bn train.epochs=1 train.lr=1e-30 train.weight_decay=0 allocation.share=0.15 "
+        "evaluate.figures=false evaluate.bn=[averaged,retaken] evaluate.bn_images=40 federation.secure_sums=on "
+        "aggregation.weights=equal dataset.domains=[scan,sketch]"
     )
     with pytest.raises(FederationError, match=f"(?s)^round 2: .*{REFUSED}"):
         run_inline(f"method=fedavg rounds=2 {words}", grid=changing(lost, "evaluate", [3], [2]))

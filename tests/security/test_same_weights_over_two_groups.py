@@ -41,7 +41,8 @@ def test_a_server_that_sends_the_weights_again_gets_no_second_sum(
         return None if (config.get(names.SERVER_ROUND), at, config.get(names.NODE_INDEX)) == (2, stage, 3) else reply
 
     monkeypatch.setattr(SecureSums, "_update", thrown_away)
-    given = "train.epochs=1 allocation.share=0.05 evaluate.figures=false federation.secure_sums=on"
+    given = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 evaluate.figures=false"
+    given += " federation.secure_sums=on"
     again = partial(run_inline, rounds=2, grid=listening(lose), set=given)
     if not stage:  # the same nodes: the same sum
         assert [line["nodes"] for line in again().rounds] == [[0, 1, 2, 3]] * 2
@@ -53,7 +54,7 @@ def test_a_server_that_sends_the_weights_again_gets_no_second_sum(
 def test_a_second_run_of_fewer_nodes_or_by_other_weights_is_refused_after_a_restart(
     sites: MakeSites,
 ) -> None:
-    """Of 40, 60, 60 and 60 images: the sum with equal weights less 1.5 times that by images is the first node's."""
+    """Of 20, 30, 30 and 30 images: the sum with equal weights less 1.5 times that by images is the first node's."""
     four = sites(FOUR, {"north": CLASSES[:2]})
     for given in ({}, {"method": "fedavg", "more": ""}):
         for _ in range(2):  # nodes are started anew for each run; what they remember is on their disks

@@ -60,7 +60,8 @@ def tamper(message: Any) -> None:
 @pytest.mark.parametrize(("least", "why"), [(1, "all nodes of the secure sum: "), (3, "0 nodes dealt their shares")])
 def test_statements_that_differ_from_node_to_node_make_no_sum(least: int, why: str, run_inline: InlineRun) -> None:
     """Each node is told that it alone has images; where that is allowed (``least``), masks do not cancel."""
-    given = "train.epochs=1 allocation.share=0.05 evaluate.figures=false federation.secure_sums=on"
+    given = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 evaluate.figures=false"
+    given += " federation.secure_sums=on"
     with pytest.raises(FederationError, match=why):
         run_inline(f"rounds=1 {given} federation.secure_sums_least={least}", grid=listening(before=tamper))
 

@@ -37,11 +37,11 @@ from fedshift_strategies.methods.heads import head_of
 
 DOMAINS = ("scan", "sketch")
 STILL = (
-    "train.lr=1e-60 train.momentum=0 train.weight_decay=0 train.epochs=2 train.batch_size=64 train.precision=float32 "
+    "train.lr=1e-60 train.momentum=0 train.weight_decay=0 train.batch_size=64 train.precision=float32 "
     "evaluate.every=2 evaluate.figures=false evaluate.site_figures=false federation.min_nodes=2 "
     f"dataset.domains=[{','.join(DOMAINS)}]"
 )
-EACH = 4  # images of a class on a node
+EACH = 3  # images of a class on a node
 CLASSES = 10
 MOVED, OTHER = 3, 5  # classes of which an image is replaced
 #: Share of the squared movement that lies in the rows of the image's class, from which on a class is singled out; of a
@@ -49,7 +49,8 @@ MOVED, OTHER = 3, 5  # classes of which an image is replaced
 SINGLED_OUT = 0.5
 
 Rows = list[NDArray[Any]]  # by class
-Asked = tuple[str, RecordDict]  # kind of a message, and its content
+Said = dict[str, Arrays]  # the arrays and numbers of a reply, by record
+Asked = tuple[str, RecordDict, Said]  # kind of a message, its content and the reply
 Words = dict[tuple[str, str, str], Word]  # by kind of message, record and name
 #: All features that put numbers of images on the wire, but for one of two rules of weights.
 FEATURES = (
@@ -111,8 +112,8 @@ class Nodes:
     def __init__(self, root: Path) -> None:
         config = resolve({"set": f"dataset.domains=[{','.join(DOMAINS)}] dataset.public=0.1"})
         scan, sketch = exporting.export(config, len(DOMAINS), root / "whole")
-        self.others = {"base": self._few(scan)} | {name: self._few(scan, *of) for name, of in VARIANTS.items()}
-        self.all = (self.others["base"], self._few(sketch))
+        self.others = {name: self._few(scan, *of) for name, of in VARIANTS.items()}
+        self.all = (self._few(scan), self._few(sketch))
 
     def _few(self, given: NodeFolder, changed: int = -1, at: int = 0) -> NodeFolder:
         """Write a node with ``EACH`` images of a class; of one class one of them is replaced, or there is one more."""
@@ -138,32 +139,37 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
 
 
 def asked(method: str, setting: str, nodes: Nodes, folder: Path, kinds: Collection[str]) -> list[Asked]:
-    """Return messages of some kinds that the server sends the first node of a run."""
+    """Return messages of some kinds that the server sends the first node of a run, and its replies."""
     heard: Any = []
 
     class Grid(OpenNodes):
         folders = nodes.all
 
         def _answer(self, message: Message) -> Message:
-            kind = message.metadata.message_type
+            kind, content = message.metadata.message_type, RecordDict(dict(message.content))
+            reply = super()._answer(message)
             if kind in kinds and inline.index_of(message.metadata.dst_node_id) == 0:
-                heard.append((kind, RecordDict(dict(message.content))))
-            return super()._answer(message)
+                heard.append((kind, content, said(reply)))
+            return reply
 
-    run_openly(Grid, method, 2, f"{STILL} {setting}", folder)
+    epochs = 1 if method in ONE_EPOCH else 2
+    run_openly(Grid, method, 2, f"{STILL} train.epochs={epochs} {setting}", folder)
     return heard
 
 
-def replies(node: NodeFolder, messages: Iterable[Asked]) -> list[dict[str, Arrays]]:
-    """Return the arrays and numbers of each reply of a node that begins anew, by record."""
-    context, sent = open_context(node), list[dict[str, Arrays]]()
-    for kind, content in messages:
-        reply = client_app.app(Message(RecordDict(dict(content)), context.node_id, kind), context)
-        assert not reply.has_error(), reply.error.reason
-        sent.append({name: decode(record) for name, record in reply.content.array_records.items()})
-        for name, record in (*reply.content.metric_records.items(), *reply.content.config_records.items()):
-            sent[-1][name] = {key: np.array(value) for key, value in record.items()}
+def said(reply: Message) -> Said:
+    assert not reply.has_error(), reply.error.reason
+    sent = {name: decode(record) for name, record in reply.content.array_records.items()}
+    for name, record in (*reply.content.metric_records.items(), *reply.content.config_records.items()):
+        sent[name] = {key: np.array(value) for key, value in record.items()}
     return sent
+
+
+def replies(node: NodeFolder, messages: Iterable[Asked]) -> list[Said]:
+    """Return what a node that begins anew replies to each message."""
+    context = open_context(node)
+    given = ((kind, RecordDict(dict(content))) for kind, content, _ in messages)
+    return [said(client_app.app(Message(content, context.node_id, kind), context)) for kind, content in given]
 
 
 @pytest.fixture(autouse=True)
@@ -177,17 +183,17 @@ def words_of(
 ) -> Words:
     """Return the strictest word of each array and number in two rounds of a method; of weights none."""
     messages = asked(method, setting, nodes, folder / "run", kinds)
-    training = next(content for kind, content in messages if kind == MessageType.TRAIN)
+    training = next(content for kind, content, _ in messages if kind == MessageType.TRAIN)
     first = Message(RecordDict(dict(training)), 1, MessageType.TRAIN)
     model = client_app.open_client(first, open_context(nodes.all[0]))[0].client.model
     learned = {name for name, _ in model.named_parameters()}
-    by_variant = {}
+    by_variant = {"base": [reply for _, _, reply in messages]}
     for variant, node in nodes.others.items():
         with pytest.MonkeyPatch.context() as patch:  # a node of its own each
             patch.setenv(state_folder.STATE_DIR, str(folder / variant))
             by_variant[variant] = replies(node, messages)
     words: Words = {}
-    for i, (kind, content) in enumerate(messages):
+    for i, (kind, content, _) in enumerate(messages):
         weights = decode(content.array_records["arrays"]) if "arrays" in content else {}
         for record, arrays in by_variant["base"][i].items():
             for name in arrays.keys() - (learned if record == "arrays" else set()):
@@ -224,6 +230,7 @@ def of_feature(kind: str, record: str, name: str) -> Word:
 
 #: Weights, means of a class and of all, scores, gradients, styles of images, statistics, sums in whole units.
 OFTEN = ("fedavg", "fedcode", "fedmd", "fediir", "stablefdg", "ggeur", "fed3r")
+ONE_EPOCH = (*OFTEN, "fedccrl")  # a second one moves no other array of these
 
 
 def usual() -> Iterator[Any]:

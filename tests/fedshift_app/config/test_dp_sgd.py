@@ -27,13 +27,16 @@ for package in ("opacus", "dp_accounting"):
     pytest.importorskip(package, reason="fedshift[dp] is not installed")
 
 DP = "privacy.name=dp-sgd"
-SHORT = f"train.epochs=1 allocation.share=0.1 {DP} privacy.noise_multiplier=0.5"
+SHORT = (
+    "dataset.domains=[scan,sketch] allocation.share=0.05 train.epochs=1 train.batch_size=16 evaluate.figures=false "
+    f"{DP} privacy.noise_multiplier=0.5"
+)
 HEAD = (
     "dataset.domains=[scan] model.freeze=encoder model.precompute=on images.crop_padding=0 train.epochs=1 "
-    "allocation.share=0.3"
+    "allocation.share=0.1 evaluate.figures=false"
 )
-SMALL = f"train.epochs=1 allocation.share=0.05 dataset.domains=[scan] {DP}"
-STEPS, IMAGES = 2, 36  # of a node and a round of SHORT, in batches of 32
+SMALL = f"train.epochs=1 allocation.share=0.05 dataset.domains=[scan] evaluate.figures=false {DP}"
+STEPS, IMAGES = 2, 18  # of a node and a round of SHORT, in batches of 16
 
 
 # --- what is refused -------------------------------------------------------------------------------
@@ -78,7 +81,7 @@ def test_a_run_says_what_each_node_has_spent_and_lets_nothing_else_out(run_inlin
     for _, reply in seen:
         assert sorted(numbers(reply)) == [EPSILON, "kept", "num-examples"]
         assert [*reply.content.array_records["knowledge"]] == ["prototypes", "counts"]
-    spends = Spending(IMAGES, 32 / IMAGES, STEPS, 0.5, 0.5, 1e-5)
+    spends = Spending(IMAGES, 16 / IMAGES, STEPS, 0.5, 0.5, 1e-5)
     for number, line in enumerate(run.rounds, 1):
         wanted = dict.fromkeys("0123", pytest.approx(spends.epsilon(number)))
         assert line["privacy"] == {"epsilon": wanted, "delta": 1e-5}
@@ -121,7 +124,7 @@ def test_a_round_that_was_under_way_is_counted_again(tmp_path: Path, kill_at: Ki
 def test_a_node_whose_answer_is_not_used_may_have_spent(run_inline: InlineRun) -> None:
     run = run_inline(f"nodes=2 rounds=2 {SHORT} dataset.domains=[scan]", grid=changing(lost, "train", [1], [2]))
     assert run.rounds[1]["left_out"]
-    spends = Spending(IMAGES, 32 / IMAGES, STEPS, 0.5, 0.0, 1e-5)
+    spends = Spending(IMAGES, 16 / IMAGES, STEPS, 0.5, 0.0, 1e-5)
     assert run.results["privacy"]["epsilon"] == dict.fromkeys("01", pytest.approx(spends.epsilon(2)))
 
 
