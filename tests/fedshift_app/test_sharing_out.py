@@ -51,7 +51,7 @@ def test_many_nodes_give_the_bits_of_one_that_scores_everything(
     assert sorted(evaluated(shared)[:4]) == wanted
 
 
-@pytest.mark.parametrize("method", ["fedavg", "i2pfl"])
+@pytest.mark.parametrize("method", [pytest.param("fedavg", marks=pytest.mark.long), "i2pfl"])
 def test_the_order_of_messages_and_replies_changes_nothing(method: str, run_inline: InlineRun) -> None:
     given = f"method={method} nodes=4 rounds=2 {FEW}"
     check_same(run_inline(given), run_inline(given, grid=Turned))

@@ -144,7 +144,7 @@ def test_within_the_bounds_all_numbers_are_finite(norm: float, epsilon: float, d
 # --- in runs ------------------------------------------------------------------------------------------------
 
 
-SHORT = "train.epochs=1 allocation.share=0.1"
+SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1"
 PRIVATE = f"{SHORT} privacy.name=local-dp privacy.clipping_norm=0.5"
 
 

@@ -263,11 +263,10 @@ def test_a_site_has_one_unit() -> None:
 
 
 def test_a_run_learns_masks_and_shows_them_by_site_and_class(run_inline: InlineRun) -> None:
-    run = run_inline("handwritten-masks", rounds=1, nodes=4, method="fedbn", set=SHORT)
+    few = f"{SHORT} dataset.domains=[scan,sketch] allocation.share=0.05"
+    run = run_inline("handwritten-masks", rounds=1, nodes=2, method="fedbn", set=few)
     section = run.results["segmentation"]
-    assert section["classes"] == ["digit"] and [site["domain"] for site in section["sites"]] == [
-        "scan", "texture", "street", "sketch",
-    ]  # fmt: skip
+    assert section["classes"] == ["digit"] and [site["domain"] for site in section["sites"]] == ["scan", "sketch"]
     for site in section["sites"]:
         dice = site["metrics"]["dice"][0]
         assert dice["low"] <= dice["value"] <= dice["high"] and dice["images"] > 0 and dice["patients"] is None
