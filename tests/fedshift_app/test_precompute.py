@@ -25,7 +25,7 @@ from fedshift_datasets.listing import ImageSet
 
 # --- ``model.precompute``: runs on kept features give the results of runs that compute them anew ---
 
-TWO = "dataset.domains=[scan,sketch]"
+TWO, ONE = "dataset.domains=[scan,sketch]", "nodes=2 dataset.domains=[sketch]"
 PLAIN = f"{TWO} allocation.share=0.05 images.crop_padding=0 train.precision=float32 train.epochs=1"
 VECTORS = f"{PLAIN} model.freeze=encoder model.projection=16"
 MAPS = f"{PLAIN} model.freeze=stages:1 model.precompute_maps=float32"
@@ -66,7 +66,7 @@ def rows_of_stores() -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "typed", [*(f"{method} nodes=2 {VECTORS}" for method in QUICK), f"f2dc nodes=2 {MAPS}", f"scaffold nodes=2 {MAPS}"]
+    "typed", [*(f"{method} {VECTORS} {ONE}" for method in QUICK), f"f2dc {MAPS} {ONE}", f"scaffold {MAPS} {ONE}"]
 )
 def test_kept_features_and_maps_change_no_result(typed: str, run_inline: InlineRun) -> None:
     pair(run_inline, *typed.split(" ", 1))
@@ -82,7 +82,7 @@ def test_kept_features_change_no_result_of_any_method(method: str, run_inline: I
 
 def test_statistics_of_frozen_batchnorm_stay_whatever_scores(run_inline: InlineRun) -> None:
     ways = "model.name=cnn_bn evaluate.bn=[averaged,retaken,own,batch]"
-    off, on = pair(run_inline, "fedavg", f"nodes=2 {MAPS} {ways}")
+    off, on = pair(run_inline, "fedavg", f"{MAPS} {ways} {ONE}")
     assert [line["others"] for line in off.rounds] == [line["others"] for line in on.rounds]
     assert {*off.rounds[0]["others"]} == {"bn=retaken", "bn=own", "bn=batch"}
 

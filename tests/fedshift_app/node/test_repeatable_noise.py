@@ -14,7 +14,7 @@ from fedshift_core.params import NoiseParams
 SWITCH = "method.repeatable_noise=true"
 #: Methods that draw noise or masks to protect what a node sends.
 PROTECTING = ("feddap", "fedpall", "i2pfl")
-SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
+SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 evaluate.every=2"
 
 
 def test_the_methods_that_draw_such_noise_have_the_switch() -> None:
