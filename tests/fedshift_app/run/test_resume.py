@@ -64,7 +64,7 @@ OTHERS = (
     "fedtgp, fedgh, fedtgp method.share_weights=true, fedsa, fedsa method.share_weights=true, fedomg, tent, eata, t3a, "
     f"ggeur {GGEUR}, fedbn model.name=cnn_bn evaluate.personal_on=all_domains"
 ).split(", ")
-SELDOM = ({*PRIVATE} - {"fedcode"}) | {*OTHERS}
+SELDOM = ({*PRIVATE} - {"fedcode"}) | {"fedheal", *OTHERS}
 
 
 def arrays(run: Run) -> dict[str, bytes]:
