@@ -62,14 +62,14 @@ def killing(monkeypatch: pytest.MonkeyPatch) -> "KillAt":
 KillAt = Callable[..., contextlib.AbstractContextManager[None]]
 
 
-def start(folder: Path, **flat: Any) -> Run:
+def start(folder: Path, nodes: int = NODES, **flat: Any) -> Run:
     """Run in this process; the run folder is the only one in ``folder``."""
     given = {"experiment": "handwritten", "rounds": ROUNDS, "output-dir": str(folder), "set": SHORT} | flat
-    return Run(runner.run_inline(given, NODES))
+    return Run(runner.run_inline(given, nodes))
 
 
-def resume(folder: Path, **flat: Any) -> Run:
-    return Run(runner.run_inline({"resume": str(only(folder))} | flat, NODES))
+def resume(folder: Path, nodes: int = NODES, **flat: Any) -> Run:
+    return Run(runner.run_inline({"resume": str(only(folder))} | flat, nodes))
 
 
 def only(folder: Path) -> Path:
