@@ -20,10 +20,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.run import console, resuming, status
 from fedshift_core.errors import ConfigError
 
-QUICK = (
-    "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn train.precision=float32 "
-    "train.lr=0.05"
-)
+QUICK = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 train.precision=float32 train.lr=0.05"
 
 
 def test_the_initial_weights_are_scored_and_nothing_is_trained(
