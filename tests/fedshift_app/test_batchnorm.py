@@ -36,7 +36,7 @@ def kept(run: Run) -> checkpoints.Checkpoint:
 
 
 def test_further_statistics_are_reported_after_the_first_and_change_nothing(finished_run: InlineRun) -> None:
-    plain, run = (finished_run(f"rounds=2 {given}") for given in (QUICK, f"{QUICK} {ALL}"))
+    plain, run = (finished_run(f"nodes=2 rounds=2 {given}") for given in (QUICK, f"{QUICK} {ALL}"))
     for key in ("weights_sha256", "scored_with"):
         assert run.results[key] == plain.results[key]
     for one, other in zip(plain.rounds, run.rounds, strict=True):
@@ -95,7 +95,7 @@ def test_fewer_nodes_than_domains_have_no_own_statistics_as_first_score(run_inli
 
 
 def test_where_batchnorm_stays_on_the_nodes_it_is_not_retaken(run_inline: InlineRun) -> None:
-    run = run_inline(f"method=fedbn rounds=1 {QUICK} {ALL}")
+    run = run_inline(f"method=fedbn nodes=2 rounds=1 {QUICK} {ALL}")
     assert set(run.results["others"]) == {"bn=own", "bn=batch"}
 
 

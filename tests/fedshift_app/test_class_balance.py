@@ -80,7 +80,7 @@ def test_numbers_of_the_federation_travel_where_they_are_asked_for(run_inline: I
 
 
 def test_a_run_with_them_is_saved_reported_and_counted(run_inline: InlineRun, tmp_path: Path) -> None:
-    run = run_inline(f"rounds=1 {FEDERATION}")
+    run = run_inline(f"nodes=2 rounds=1 {FEDERATION}")
     fs.load(run.folder).save(tmp_path / "saved")
     record = reading.read(run.folder, "report")
     client = predictions.client_of(record, record.config, record.nodes[0].domain, record.nodes[0], trains=True)
@@ -95,12 +95,12 @@ def test_a_run_with_them_is_saved_reported_and_counted(run_inline: InlineRun, tm
 
 def test_nothing_travels_otherwise_and_neutral_weights_change_nothing(run_inline: InlineRun) -> None:
     seen: list[Pair] = []
-    plain = run_inline(f"rounds=1 {SHORT}", grid=noting(seen))
+    plain = run_inline(f"nodes=2 rounds=1 {SHORT}", grid=noting(seen))
     assert {*totals(seen, "train"), *totals(seen, "evaluate"), *totals(seen, "query")} == {None}
     ones = ", ".join(f'"{k}": 1' for k in range(10))
     neutral = "train.class_weights=effective train.class_beta=0 train.loss=focal train.focal_gamma=0"
     for given in (neutral, f"'train.class_weights={{{ones}}}'"):
-        (line,) = run_inline(f"rounds=1 {SHORT} {given}").rounds
+        (line,) = run_inline(f"nodes=2 rounds=1 {SHORT} {given}").rounds
         assert line["losses"]["loss"] == pytest.approx(plain.rounds[0]["losses"]["loss"], rel=1e-5)
 
 

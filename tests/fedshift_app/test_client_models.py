@@ -199,13 +199,13 @@ def test_they_are_left_out_unless_they_count(run_inline: InlineRun, typed: str) 
 
 
 def test_who_has_trained_is_known_after_a_resume_and_to_rescore(tmp_path: Path) -> None:
-    run, to = start(tmp_path / "runs", method="local", rounds=1, seed=3, set=HALF), tmp_path / "again"
+    run, to = start(tmp_path / "runs", 4, method="local", rounds=1, seed=3, set=HALF), tmp_path / "again"
     for _ in range(2):  # the second time all is there
         command.rescore([str(run.folder), f"output-dir={to}", "evaluate.untrained=leave_out,count", "jobs=1"])
     lines = [Run(path).rounds[-1] for path in to.iterdir()]
     assert all(line["untrained"] == run.rounds[-1]["untrained"] for line in lines)
     assert sorted([*line["accuracy"].values()].count(None) for line in lines) == [0, 2]
-    longer = resume(tmp_path / "runs", rounds=3)
+    longer = resume(tmp_path / "runs", 4, rounds=3)
     assert [line.get("untrained", []) for line in longer.rounds] == late(longer)
 
 

@@ -201,7 +201,7 @@ FEATURE = Feature(
 '''
 EXPERIMENT = """
 plugins: [echo.py]
-dataset: {name: handwritten}
+dataset: {name: handwritten, domains: [scan, sketch]}
 model: {name: cnn}
 train: {epochs: 1, batch_size: 12, lr: 0.02}
 allocation: {counts: any, share: 0.06}

@@ -40,9 +40,9 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def sites(tmp_path: Path) -> Path:
-    noise_sites(tmp_path / "sites", 15)
-    return tmp_path / "sites"
+def sites(made: Path, tmp_path: Path) -> Path:
+    """Return images of two sites and a file of the features of the run's own encoder."""
+    return shutil.copytree(made, tmp_path / "sites")
 
 
 def flat(sites: Path, method: str, more: str = "") -> dict[str, Any]:
@@ -50,8 +50,11 @@ def flat(sites: Path, method: str, more: str = "") -> dict[str, Any]:
     return {"dataset": "folders", "data-dir": str(sites), "method": method, "set": settings}
 
 
-def written(sites: Path, **arrays: Any) -> None:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the features of the run's own encoder, as a user would those of another."""
+    sites = tmp_path_factory.mktemp("made") / "sites"
+    noise_sites(sites, 15)
     config, begun = initial_model.begin(resolve(flat(sites, "fedavg") | {"seed": 0}))
     encoder = precomputing._features(config, begun.model, {})
     names, rows = list[str](), list[np.ndarray[Any, Any]]()
@@ -60,8 +63,8 @@ def written(sites: Path, **arrays: Any) -> None:
             named, images = catalog.named("folders", domain, split, config.dataset.source(), 32, own=False)  # type: ignore[arg-type]
             names += named
             rows.append(encoder.of(images).take(torch.arange(len(images))).numpy())
-    given = {"images": np.array(names), "features": np.concatenate(rows)} | arrays
-    np.savez(sites / FILE, **given)
+    np.savez(sites / FILE, images=np.array(names), features=np.concatenate(rows))
+    return sites
 
 
 def weights(run: Run) -> dict[str, Any]:
@@ -71,7 +74,6 @@ def weights(run: Run) -> dict[str, Any]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_our_own_features_from_a_file_give_equal_results(method: str, sites: Path, run_inline: InlineRun) -> None:
-    written(sites)
     encoded, given = (run_inline(nodes=2, rounds=2, **flat(sites, method, more)) for more in ("", OF_FILE))
     assert [line["accuracy"] for line in encoded.rounds] == [line["accuracy"] for line in given.rounds]
     one = weights(encoded)
@@ -92,7 +94,9 @@ def test_a_file_that_does_not_fit_is_refused(
     sites: Path, run_inline: InlineRun, name: str, array: Any, named: str
 ) -> None:
     rows = {"features": np.zeros((1, 4), np.float32)} if name == "images" else {}
-    written(sites, **rows | {name: array})
+    with np.load(sites / FILE) as content:
+        arrays = dict(content) | rows | {name: array}
+    np.savez(sites / FILE, **arrays)
     with refused(DataError, named):
         run_inline(nodes=2, rounds=1, **flat(sites, "fedavg", OF_FILE))
 
@@ -111,7 +115,6 @@ REFUSED = {
 
 @pytest.mark.parametrize("more", REFUSED)
 def test_what_does_not_go_with_given_features_is_refused(sites: Path, run_inline: InlineRun, more: str) -> None:
-    written(sites)
     with refused(ConfigError, *REFUSED[more].split()):
         run_inline(nodes=2, rounds=1, **flat(sites, "fedavg", more))
 

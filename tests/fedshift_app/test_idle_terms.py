@@ -15,7 +15,7 @@ from fedshift_clients.training.trainer import LocalTrainer
 from fedshift_core.registry import Method
 
 METHODS = {m.name: m for m in registry.listed() if m.terms}
-SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
+SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.08 train.batch_size=16"
 FROZEN = "model.freeze=encoder"
 #: Their terms are over layers that train: where none does, they are left out.
 OF_LAYERS = {"fdse", "fedrcl"}

@@ -20,6 +20,7 @@ from fedshift_datasets import catalog
 from fedshift_datasets.base import Source
 
 SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
+TWO = "nodes=2 dataset.domains=[scan,sketch]"
 NODES, C, D = 2, 10, 64
 
 
@@ -34,7 +35,9 @@ def kept(run: Run, server_round: int) -> dict[str, Arrays]:
 
 @pytest.mark.parametrize("method", ["eata", "t3a"])
 def test_an_adaptation_changes_scores_alone(method: str, run_inline: InlineRun) -> None:
-    adapted, plain = (run_inline(f"method={name} rounds=1 {SHORT} model.name=cnn_bn") for name in (method, "fedavg"))
+    adapted, plain = (
+        run_inline(f"method={name} rounds=1 {TWO} {SHORT} model.name=cnn_bn") for name in (method, "fedavg")
+    )
     assert adapted.results["weights_sha256"] == plain.results["weights_sha256"]
     assert adapted.results["others"]["before-adaptation"] == plain.results["domains"]
 
@@ -44,7 +47,7 @@ def test_an_adaptation_changes_scores_alone(method: str, run_inline: InlineRun) 
 
 @pytest.mark.parametrize("method", ["fedtgp", "fedgh"])
 def test_nodes_with_different_networks(method: str, run_inline: InlineRun) -> None:
-    run = run_inline(method=method, rounds=2, set=f'{SHORT} model.per_node=["cnn","cnn_bn"]')
+    run = run_inline(f"method={method} rounds=2 {TWO} {SHORT} model.per_node=[cnn,cnn_bn]")
     assert not run.rounds[-1]["left_out"]
     assert run.results["evaluated"] == "personal models"
     assert None not in run.results["final"].values()
@@ -54,7 +57,7 @@ def test_nodes_with_different_networks(method: str, run_inline: InlineRun) -> No
 def test_a_saved_model_of_a_node_has_its_arrays_of_the_server(
     method: str, run_inline: InlineRun, tmp_path: Path
 ) -> None:
-    run = run_inline(f"method={method} rounds=2 train.epochs=2 allocation.share=0.2 train.precision=float32")
+    run = run_inline(f"method={method} nodes=2 rounds=2 dataset.domains=[scan,texture] {SHORT} train.precision=float32")
     folder, result = saving.save(Wanted(run.folder, "safetensors", node=1, output=tmp_path / "model"))
     names = {"head/bias", "head/weight"} if method == "fedgh" else {"encoder.0.dse_conv.weight"}
     assert names <= {*result.knowledge}

@@ -16,6 +16,7 @@ from fedshift_app.node import setup
 from fedshift_clients.models import networks
 from fedshift_clients.models.freezing import freeze
 from fedshift_clients.models.networks import SplitModel
+from fedshift_clients.training import precomputed
 from fedshift_clients.training.precomputed import FrozenFeatures
 from fedshift_clients.training.settings import ImageConfig, ModelConfig
 from fedshift_core.errors import ConfigError
@@ -24,7 +25,7 @@ from fedshift_datasets.listing import ImageSet
 
 # --- ``model.precompute``: runs on kept features give the results of runs that compute them anew ---
 
-TWO = "dataset.domains=[scan,sketch]"
+TWO, ONE = "dataset.domains=[scan,sketch]", "nodes=2 dataset.domains=[sketch]"
 PLAIN = f"{TWO} allocation.share=0.05 images.crop_padding=0 train.precision=float32 train.epochs=1"
 VECTORS = f"{PLAIN} model.freeze=encoder model.projection=16"
 MAPS = f"{PLAIN} model.freeze=stages:1 model.precompute_maps=float32"
@@ -65,7 +66,7 @@ def rows_of_stores() -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "typed", [*(f"{method} nodes=2 {VECTORS}" for method in QUICK), f"f2dc nodes=2 {MAPS}", f"scaffold nodes=2 {MAPS}"]
+    "typed", [*(f"{method} {VECTORS} {ONE}" for method in QUICK), f"f2dc {MAPS} {ONE}", f"scaffold {MAPS} {ONE}"]
 )
 def test_kept_features_and_maps_change_no_result(typed: str, run_inline: InlineRun) -> None:
     pair(run_inline, *typed.split(" ", 1))
@@ -81,13 +82,13 @@ def test_kept_features_change_no_result_of_any_method(method: str, run_inline: I
 
 def test_statistics_of_frozen_batchnorm_stay_whatever_scores(run_inline: InlineRun) -> None:
     ways = "model.name=cnn_bn evaluate.bn=[averaged,retaken,own,batch]"
-    off, on = pair(run_inline, "fedavg", f"nodes=2 {MAPS} {ways}")
+    off, on = pair(run_inline, "fedavg", f"{MAPS} {ways} {ONE}")
     assert [line["others"] for line in off.rounds] == [line["others"] for line in on.rounds]
     assert {*off.rounds[0]["others"]} == {"bn=retaken", "bn=own", "bn=batch"}
 
 
 def test_the_second_run_computes_nothing(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = f"rounds=1 {VECTORS} model.precompute=on"
+    given = f"nodes=2 rounds=1 {VECTORS} model.precompute=on"
     first = run_inline(given)
     rows = rows_of_stores()
     assert len(rows) == 1
@@ -99,8 +100,8 @@ def test_the_second_run_computes_nothing(run_inline: InlineRun, monkeypatch: pyt
 
 
 def test_a_resumed_run_gives_the_same_bits(run_inline: InlineRun) -> None:
-    whole, begun = (run_inline(f"rounds={n} method=fedproto {VECTORS} model.precompute=on") for n in (3, 2))
-    check_same(whole, run_inline("", resume=str(begun.folder), rounds=3))
+    whole, begun = (run_inline(f"nodes=2 rounds={n} method=fedproto {VECTORS} model.precompute=on") for n in (2, 1))
+    check_same(whole, run_inline("", nodes=2, resume=str(begun.folder), rounds=2))
 
 
 FLIPS = ImageConfig(flip=True, crop_padding=2, cached_views=4)
@@ -120,6 +121,7 @@ def frozen(views: ImageConfig = FLIPS, *, name: str = "cnn", threads: int = 1) -
 
 
 def test_an_image_has_the_same_features_in_any_company(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(precomputed, "BATCH", 8)
     images, order = noise(19), np.random.default_rng(1).permutation(19)
     for view in (0, 2):
         together = frozen(name="resnet10", threads=2)[1].of(images, view).take(slice(None))
@@ -154,9 +156,9 @@ def test_a_method_that_changes_what_is_frozen_is_stopped() -> None:
 
 # --- `fedshift prepare` of an experiment with model.precompute=on: all is there before the run, with the same bits ---
 
-#: Of a run on 2 x (359 or 360 + 90) images.
-FROZEN = (TWO, "model.precompute=on", "model.freeze=stages:1", "train.epochs=1", "rounds=1")
-IMAGES, TRAINED_ON = 899, 719
+#: Of a run on 359 + 90 images.
+FROZEN = ("dataset.domains=[sketch]", "model.precompute=on", "model.freeze=stages:1", "train.epochs=1", "rounds=1")
+IMAGES, TRAINED_ON = 449, 359
 ONCE = "is computed once for"
 
 
@@ -172,12 +174,12 @@ def test_a_run_finds_all_features_and_has_the_same_bits(
     line = capsys.readouterr().out.splitlines()[-1]
     assert f"{rows:,} of them computed now" in line and line.endswith(str(folder / "features"))
     for seed in (0, 1):  # which deals other images to the nodes
-        prepared = run_inline(f"seed={seed} {' '.join(keys)}")
+        prepared = run_inline(f"nodes=2 seed={seed} {' '.join(keys)}")
         assert sum(rows_of_stores()) == rows
     said = capsys.readouterr().out
     assert "round 1/1" in said and ONCE not in said
     monkeypatch.setenv(cache.CACHE_DIR, str(folder) + "-2")
-    check_same(run_inline(f"seed=1 {' '.join(keys)}"), prepared)
+    check_same(run_inline(f"nodes=2 seed=1 {' '.join(keys)}"), prepared)
     assert ONCE in capsys.readouterr().out
 
 

@@ -51,7 +51,7 @@ def test_many_nodes_give_the_bits_of_one_that_scores_everything(
     assert sorted(evaluated(shared)[:4]) == wanted
 
 
-@pytest.mark.parametrize("method", ["fedavg", "i2pfl"])
+@pytest.mark.parametrize("method", [pytest.param("fedavg", marks=pytest.mark.long), "i2pfl"])
 def test_the_order_of_messages_and_replies_changes_nothing(method: str, run_inline: InlineRun) -> None:
     given = f"method={method} nodes=4 rounds=2 {FEW}"
     check_same(run_inline(given), run_inline(given, grid=Turned))
@@ -59,13 +59,13 @@ def test_the_order_of_messages_and_replies_changes_nothing(method: str, run_inli
 
 def test_a_share_of_the_test_images_is_scored_before_the_last_five_rounds(run_inline: InlineRun, capsys: Any) -> None:
     seen: list[Pair] = []
-    given = f"nodes=2 rounds=7 {FEW.replace('batch=4', 'batch=10')}"
+    given = f"nodes=2 rounds=7 {FEW.replace('batch=4', 'batch=10')} dataset.domains=[scan]"
     part = run_inline(given, evaluate_fraction=0.2, grid=noting(seen, "evaluate"))
     assert capsys.readouterr().out.count("22.2 %") == 2
     whole = run_inline(given)
     assert [line.get("evaluated_share") for line in part.rounds] == [round(20 / 90, 4)] * 2 + [None] * 5
     assert [line["accuracy"] for line in part.rounds[2:]] == [line["accuracy"] for line in whole.rounds[2:]]
-    assert {stop - start for _, start, stop in evaluated(seen)[: 2 * 2]} == {20}
+    assert {stop - start for _, start, stop in evaluated(seen)[:2]} == {20}
     assert part.results["best_test"]["round"] > 2  # an accuracy on few images must not be the best of a run
     assert (part.results["partly_scored_rounds"], whole.results["partly_scored_rounds"]) == (2, 0)
     for key in ("weights_sha256", "domains", "final", "avg", "std"):

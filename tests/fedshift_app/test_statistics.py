@@ -28,7 +28,7 @@ from fedshift_core.wire import names
 from fedshift_core.wire.records import decode
 from fedshift_datasets.base import ImageSet
 
-SHORT = "train.epochs=1 allocation.share=0.1 dataset.domains=[scan,sketch]"
+SHORT = "train.epochs=1 allocation.share=0.06 dataset.domains=[scan,sketch]"
 SHARED = f"{SHORT} statistics.share=nodes"
 
 

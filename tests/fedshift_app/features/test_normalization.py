@@ -30,7 +30,7 @@ from fedshift_datasets.quality import pixel_statistics
 
 DOMAINS = ("a", "b", "c")
 ON = "images.normalization=fedrdn statistics.share=nodes"
-SHORT = "train.epochs=1 allocation.share=0.2 dataset.domains=[scan,sketch]"
+SHORT = "train.epochs=1 allocation.share=0.1 dataset.domains=[scan,sketch]"
 
 
 def statistics(nodes: tuple[int, ...], domains: tuple[int, ...]) -> FederationImages:

@@ -144,7 +144,7 @@ def test_within_the_bounds_all_numbers_are_finite(norm: float, epsilon: float, d
 # --- in runs ------------------------------------------------------------------------------------------------
 
 
-SHORT = "train.epochs=1 allocation.share=0.1"
+SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1"
 PRIVATE = f"{SHORT} privacy.name=local-dp privacy.clipping_norm=0.5"
 
 
@@ -164,9 +164,9 @@ def norm(before: Arrays, after: Arrays) -> float:
 
 def test_with_next_to_no_noise_each_update_is_the_clipped_one(run_inline: InlineRun) -> None:
     plain, private = list[Any](), list[Any]()
-    run_inline(f"rounds=1 {SHORT}", grid=spy(plain))
-    run_inline(f"rounds=1 {PRIVATE} privacy.clipping_norm=0.005 privacy.epsilon=1e6", grid=spy(private))
-    assert len(plain) == len(private) == 4
+    run_inline(f"nodes=2 rounds=1 {SHORT}", grid=spy(plain))
+    run_inline(f"nodes=2 rounds=1 {PRIVATE} privacy.clipping_norm=0.005 privacy.epsilon=1e6", grid=spy(private))
+    assert len(plain) == len(private) == 2
     for (start, free, _), (_, cut, _) in zip(plain, private, strict=True):
         long = norm(start, free)
         assert long > 0.01 and norm(start, cut) == pytest.approx(0.005, rel=1e-2)
@@ -181,7 +181,7 @@ def test_the_noise_has_the_deviation_that_is_reported_and_nothing_travels_next_t
 ) -> None:
     heard: list[Any] = []
     noise = PrivacyConfig(name="local-dp", clipping_norm=0.5, epsilon=2.0).noise
-    run = run_inline(f"rounds=1 {PRIVATE} privacy.epsilon=2", grid=spy(heard))
+    run = run_inline(f"nodes=2 rounds=1 {PRIVATE} privacy.epsilon=2", grid=spy(heard))
     flat = [np.concatenate([(after[name] - start[name]).ravel() for name in start]) for start, after, _ in heard]
     for update in flat:  # the clipped part has norm 0.5 in all
         assert update.std() == pytest.approx(noise, rel=0.02)

@@ -13,7 +13,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.wire.records import decode
 
 SHORT = "train.epochs=1 allocation.share=0.05 train.precision=float32 model.name=cnn_bn"
-ALL = f"{SHORT} keep_rounds=[1,2,3]"
+ALL = f"nodes=2 dataset.domains=[scan,sketch] {SHORT} keep_rounds=[1,2,3]"
 D = 0.75
 
 

@@ -99,8 +99,8 @@ def test_influences_are_derivatives_by_how_often_a_patient_counts() -> None:
 
 @pytest.mark.parametrize(
     ("images", "of_a_patient", "kind", "sites"),
-    [(30, 1, "identical", 1), (100, 10, "identical", 1), (1000, 10, "identical", 1), (100, 3, "alike", 1),
-     (100, 10, "alike, unequal numbers", 1), pytest.param(100, 10, "identical", 3, marks=pytest.mark.long)],
+    [(30, 1, "identical", 1), (100, 10, "identical", 1), (100, 3, "alike", 1), (100, 10, "alike, unequal numbers", 1),
+     *(pytest.param(*of, marks=pytest.mark.long) for of in ((1000, 10, "identical", 1), (100, 10, "identical", 3)))],
 )  # fmt: skip
 def test_intervals_include_the_truth(images: int, of_a_patient: int, kind: str, sites: int) -> None:
     """A part of ``python benchmarks/interval_coverage.py``; 93 %, less two standard deviations of 150."""

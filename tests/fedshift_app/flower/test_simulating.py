@@ -30,7 +30,7 @@ from fedshift_app.run import exit_codes, status
 from fedshift_core.errors import FederationError
 
 FEDSHIFT = str(Path(sys.executable).parent / "fedshift")
-SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
+SHORT = "dataset.domains=[scan,texture] train.epochs=1 allocation.share=0.08 train.batch_size=16"
 LIMIT = 240
 #: Who may listen for others than this machine while a run simulates, each with what stands before it: the token.
 GUARDED = {"gcs_server", "raylet", "flwr-simulation", "ray::ClientApp", "ray::ClientAppActor", "ray::IDLE"}

@@ -28,8 +28,8 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[NodeFolder]:
-    """Return the images of two real nodes, 180 to train on and 90 to test on each."""
-    config = resolve({"set": f"{SHORT} allocation.share=0.2"})
+    """Return the images of two real nodes, 36 to train on and 90 to test on each."""
+    config = resolve({"set": f"{SHORT} allocation.share=0.1"})
     return exporting.export(config, 2, tmp_path_factory.mktemp("real") / "nodes")
 
 

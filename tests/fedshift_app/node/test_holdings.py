@@ -102,8 +102,8 @@ def test_corruption_touches_test_images_only_and_is_the_same_for_every_node() ->
     def tests(cfg: RunConfig, index: int = 0) -> bytes:
         return node_data.test_images(cfg, place(cfg, index), "scan").x.tobytes()
 
-    assert tests(blurred) == tests(blurred, 1)
-    assert len({tests(clean), tests(blurred), tests(fog)}) == 3
+    assert (seen := tests(blurred)) == tests(blurred, 1)
+    assert len({tests(clean), seen, tests(fog)}) == 3
 
 
 @pytest.mark.parametrize(

@@ -430,7 +430,7 @@ def test_a_node_that_has_trained_enough_today_is_left_out_and_still_scores(deplo
 
 
 def test_the_server_weighs_by_the_images_that_are_trained_on(deployed: Any) -> None:
-    run = deployed("strict", "strict", "strict", method="fpl")
+    run = deployed("strict", "strict", "strict", method="fpl", rounds=1)
     assert all_take_part(run)
     for node in run.results["nodes"]:
         assert not any(0 < count < 5 for count in node["class_counts"])
@@ -451,7 +451,8 @@ def test_a_server_takes_rounded_scores(rule: str, deployed: Any) -> None:
 
 
 def test_scores_of_few_images_are_missing_and_nobody_is_left_out(deployed: Any) -> None:
-    run = deployed("strict", "strict", "open", more="allocation.validation_fraction=0.05 evaluate.client_models=every")
+    more = "allocation.validation_fraction=0.05 evaluate.client_models=every"
+    run = deployed("strict", "strict", "open", more=more, rounds=1)
     assert all_take_part(run)
     validation = run.rounds[-1]["validation"]
     assert (validation["scan"], validation["texture"]) == (None, None) and validation["sketch"] is not None

@@ -69,7 +69,7 @@ def test_every_door_says_the_same_and_no_name(
     output = capsys.readouterr().out
     check(output[output.index("own: ") : output.index("train + test")])
     check(output, ("8 patients (PatientID)", "8 patients (east/patients.csv)"))
-    words = "dataset.size=16 train.epochs=1 model.name=resnet10 allocation.validation_fraction=0.2"
+    words = "dataset.size=32 train.epochs=1 model.name=cnn allocation.validation_fraction=0.2"
     said_once._said.clear()
     run = run_inline(dataset="folders", data_dir=str(root), nodes=3, rounds=1, set=words)
     check((run.folder / "log.jsonl").read_text(), LINES[1:])

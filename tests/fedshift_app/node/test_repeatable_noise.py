@@ -14,7 +14,7 @@ from fedshift_core.params import NoiseParams
 SWITCH = "method.repeatable_noise=true"
 #: Methods that draw noise or masks to protect what a node sends.
 PROTECTING = ("feddap", "fedpall", "i2pfl")
-SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
+SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 evaluate.every=2"
 
 
 def test_the_methods_that_draw_such_noise_have_the_switch() -> None:
@@ -37,12 +37,11 @@ def test_a_deployment_refuses_the_switch(method: str) -> None:
 
 @pytest.mark.parametrize(("method", "noise"), [("fedpall", ""), ("i2pfl", "method.dp=add")])
 def test_only_with_the_switch_a_run_repeats(method: str, noise: str, run_inline: InlineRun) -> None:
-    flat = {"method": method, "rounds": 2, "nodes": 2}
 
-    def knowledge(more: str) -> bytes:
-        run = run_inline(**flat, set=f"{SHORT} {noise} {more}")
-        kept: Path = run.folder / "checkpoint" / "knowledge-00002.safetensors"
+    def knowledge(more: str, rounds: int) -> bytes:
+        run = run_inline(method=method, rounds=rounds, nodes=2, set=f"{SHORT} {noise} {more}")
+        kept: Path = run.folder / "checkpoint" / f"knowledge-{rounds:05d}.safetensors"
         return kept.read_bytes()
 
-    assert knowledge(SWITCH) == knowledge(SWITCH)
-    assert knowledge("") != knowledge("")
+    assert knowledge(SWITCH, 2) == knowledge(SWITCH, 2)
+    assert knowledge("", 1) != knowledge("", 1)

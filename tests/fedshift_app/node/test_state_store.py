@@ -1,6 +1,7 @@
 """A node's memory outlives its process: on disk, by node and run, never a silent fresh start."""
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -160,14 +161,14 @@ def test_a_round_that_ends_late_removes_nothing_of_the_next() -> None:
 # --- a whole run ------------------------------------------------------------------------------------
 
 
-SETTINGS = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 federation.min_nodes=4"
-FLAT: dict[str, Any] = {"method": "fedcode", "rounds": 3, "set": SETTINGS}
+SETTINGS = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 federation.min_nodes=2"
+FLAT: dict[str, Any] = {"method": "fedcode", "set": SETTINGS}
 
 
 @pytest.fixture
-def four(tmp_path: Path) -> list[dict[str, Any]]:
-    """Return the node-configs of four real nodes."""
-    nodes = exporting.export(resolve({"method": "fedcode", "set": SETTINGS}), 4, tmp_path / "nodes")
+def both(tmp_path: Path) -> list[dict[str, Any]]:
+    """Return the node-configs of two real nodes."""
+    nodes = exporting.export(resolve(FLAT), 2, tmp_path / "nodes")
     given = {"threads": 1, "policy": "open"}
     return [{"domain": folder.domain, "data-dir": str(folder.path), **given} for folder in nodes]
 
@@ -182,7 +183,7 @@ class Restarting(ListeningGrid):
 
 
 def test_private_parts_outlive_the_supernodes_process(
-    tmp_path: Path, four: list[dict[str, Any]], on_real_nodes: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, both: list[dict[str, Any]], on_real_nodes: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recall = StateStore.recall
 
@@ -193,7 +194,7 @@ def test_private_parts_outlive_the_supernodes_process(
     for number, (grid, read) in enumerate(((ListeningGrid, recall), (Restarting, recall), (Restarting, forgetful))):
         monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / f"state-{number}"))
         monkeypatch.setattr(StateStore, "recall", read)
-        runs.append(on_real_nodes(four, grid=grid, **FLAT))
+        runs.append(on_real_nodes(both, grid=grid, rounds=2, **FLAT))
     whole, restarted, forgot = (run.timeless for run in runs)
     assert whole == restarted != forgot  # because the parts are on disk
     assert runs[0].results["weights_sha256"] == runs[1].results["weights_sha256"]
@@ -226,30 +227,27 @@ class Stopped(Exception):
 
 
 def test_a_deployment_is_resumed_from_the_nodes_own_disks(
-    tmp_path: Path, four: list[dict[str, Any]], on_real_nodes: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, both: list[dict[str, Any]], on_real_nodes: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, merge = on_real_nodes(four, **FLAT), FedCodeStrategy.merge_knowledge
+    whole, merge = on_real_nodes(both, rounds=3, **FLAT), FedCodeStrategy.merge_knowledge
 
     def stop(self: FedCodeStrategy, updates: list[Update]) -> None:
         if self._result.server_round == 3:
             raise Stopped
         merge(self, updates)
 
-    def interrupted(number: int) -> str:
-        """Return the folder of a run that ended after all nodes had trained in round 3."""
-        runs = tmp_path / f"runs-{number}"
-        with monkeypatch.context() as patch:
-            patch.setattr(FedCodeStrategy, "merge_knowledge", stop)
-            with pytest.raises(Stopped):
-                on_real_nodes(four, output_dir=str(runs), **FLAT)
-        (folder,) = runs.iterdir()
-        return str(folder)
-
-    run = on_real_nodes(four, experiment="", resume=interrupted(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(FedCodeStrategy, "merge_knowledge", stop)
+        with pytest.raises(Stopped):  # after all nodes had trained in round 3
+            on_real_nodes(both, output_dir=str(tmp_path / "stopped"), rounds=3, **FLAT)
+    (folder,) = (tmp_path / "stopped").iterdir()
+    another = shutil.copytree(folder, tmp_path / "another")
+    its_state = shutil.copytree(state_folder.state_dir(), tmp_path / "its-state")
+    run = on_real_nodes(both, experiment="", resume=str(folder))
     assert run.timeless == whole.timeless
     assert run.results["weights_sha256"] == whole.results["weights_sha256"]
-    folder = interrupted(1)
-    for file in (state_folder.state_dir() / "node-2").rglob("round-00002-*"):
+    monkeypatch.setenv(state_folder.STATE_DIR, str(its_state))
+    for file in (its_state / "node-1").rglob(f"*{Run(another).config['run_id']}*/round-00002-*"):
         file.unlink()
-    (anew,) = on_real_nodes(four, experiment="", resume=folder).rounds[2]["started_anew"]
-    assert "node 2 (scan)" in anew
+    (anew,) = on_real_nodes(both, experiment="", resume=str(another)).rounds[2]["started_anew"]
+    assert "node 1 (sketch)" in anew

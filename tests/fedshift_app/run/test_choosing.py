@@ -24,7 +24,7 @@ from fedshift_core.wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT, V
 from fedshift_strategies.federation.context import RoundResult
 
 VALIDATED = "allocation.validation_fraction=0.3"
-SHORT = "train.epochs=1 allocation.share=0.05"
+SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 PARTS = f"{SHORT} {VALIDATED} keep=best-validation"
 
 
@@ -149,8 +149,7 @@ def scripted(right: Sequence[int], monkeypatch: pytest.MonkeyPatch, losses: Sequ
 
 
 EVERYTHING = (
-    "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 allocation.validation_fraction=0.3 "
-    "keep=best-validation evaluate.patience=2 "
+    f"{PARTS} evaluate.patience=2 "
     "server.optimizer=fedadam server.lr=0.01 aggregation.robust=median train.schedule=step train.schedule_steps=[2] "
     "train.warmup_rounds=2 train.optimizer=adamw train.lr=0.001 model.name=cnn_bn evaluate.bn=[retaken,averaged] "
     "model.bn_keep=retaken"
@@ -198,7 +197,7 @@ def test_a_run_that_chooses_and_ends_early_is_resumed_to_the_same_bits(
 
 def test_the_chosen_round_keeps_the_nodes_private_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted([3, 1, 1, 1, 2], monkeypatch)
-    requested = f"{PARTS} allocation.share=0.05 model.name=cnn_bn server.optimizer=fedavgm"
+    requested = f"{PARTS} model.name=cnn_bn server.optimizer=fedavgm"
     run = start(tmp_path / "run", method="fedbn", rounds=5, set=requested)
     assert run.results["chosen_round"]["round"] == 1
     assert checkpoints.rounds(run.folder / "checkpoint") == [5, 4, 2, 1]

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from killing import KEEPING, NODES, KillAt, killing, only, outcome, resume, start
+from killing import KEEPING, NODES, SHORT, KillAt, killing, only, outcome, resume, start
 from refusals import refused
 from support import Command, InlineRun, Killed, Run, refusal_of
 
@@ -25,7 +26,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.kept_rounds import KEEP_STEPS, kept_rounds
 from fedshift_core.limits import MOST_KEPT
 from fedshift_datasets import catalog
-from fedshift_datasets.io import cache
+from fedshift_datasets.io import cache as image_cache
 from fedshift_strategies.federation.context import RoundResult
 
 # --- what is kept -------------------------------------------------------------------------------------------------
@@ -57,13 +58,10 @@ FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 federa
     "method", [pytest.param(name, marks=[] if name == KEEPING else pytest.mark.long) for name in METHODS]
 )
 def test_a_run_that_went_back_ends_as_one_that_was_never_further(
-    method: str, tmp_path: Path, kill_at: KillAt, shared_run: InlineRun
+    method: str, tmp_path: Path, kill_at: KillAt, shared_run: InlineRun, broken_off: Callable[[str], Path]
 ) -> None:
-    flat = {"method": method, "rounds": 6, "set": f"{FEW} {METHODS[method]}".strip()}
-    whole = shared_run(nodes=NODES, **flat)
-    runs = tmp_path / "runs"
-    with kill_at("weights-00006", "before"):
-        start(runs, **flat)
+    whole = shared_run(f"method={method} nodes={NODES} rounds=6 {FEW} {METHODS[method]}")
+    runs = shutil.copytree(broken_off(method), tmp_path / "runs")
     assert checkpoints.rounds(only(runs) / "checkpoint") == [5, 4, 2]
     with kill_at("round-00005.json", "after"):
         resume(runs, round=2)
@@ -75,28 +73,32 @@ def test_a_run_that_went_back_ends_as_one_that_was_never_further(
 
 
 @pytest.fixture(scope="session")
-def whole_run(shared_run: InlineRun) -> Run:
+def six_rounds(shared_run: InlineRun) -> Run:
     return shared_run(f"method={KEEPING} nodes={NODES} rounds=6 {FEW}")
 
 
 @pytest.fixture(scope="module")
-def broken_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run that has 5, 4 and 2 of 6 rounds."""
-    runs = tmp_path_factory.mktemp("interrupted")
-    with pytest.MonkeyPatch.context() as patch, killing(patch)("weights-00006", "before"):
-        start(runs, method=KEEPING, rounds=6, set=FEW)
-    return runs
+def broken_off(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that returns the folder of a method's run that has 5, 4 and 2 of 6 rounds, to be copied."""
+
+    @cache
+    def of(method: str) -> Path:
+        runs = tmp_path_factory.mktemp("interrupted")
+        with pytest.MonkeyPatch.context() as patch, killing(patch)("weights-00006", "before"):
+            start(runs, method=method, rounds=6, set=f"{FEW} {METHODS[method]}")
+        return runs
+
+    return of
 
 
 @pytest.fixture
-def interrupted(broken_off: Path, tmp_path: Path) -> Path:
-    shutil.copytree(broken_off, tmp_path / "runs")
-    return tmp_path / "runs"
+def interrupted(broken_off: Callable[[str], Path], tmp_path: Path) -> Path:
+    return shutil.copytree(broken_off(KEEPING), tmp_path / "runs")
 
 
 @pytest.mark.parametrize("file", ["round-00005.json", "config.yaml"])
 def test_killed_while_it_goes_back(
-    file: str, interrupted: Path, kill_at: KillAt, whole_run: Run, monkeypatch: pytest.MonkeyPatch
+    file: str, interrupted: Path, kill_at: KillAt, six_rounds: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next resume goes on from the last round that is left, be it the one that was asked for or a later one."""
 
@@ -114,7 +116,7 @@ def test_killed_while_it_goes_back(
     left = checkpoints.rounds(only(interrupted) / "checkpoint")
     assert left == {"round-00005.json": [5, 4, 2], "config.yaml": [2]}.get(file, [4, 2])
     run = resume(interrupted)
-    assert outcome(run) == outcome(whole_run)
+    assert outcome(run) == outcome(six_rounds)
     assert run.results["resumed_after"] == [left[0]]
 
 
@@ -157,7 +159,7 @@ DIGITS = {
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write two small domains as npz files."""
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
+    monkeypatch.setenv(image_cache.CACHE_DIR, str(tmp_path / "cache"))
     folder = tmp_path / "data"
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -205,8 +207,6 @@ def test_images_that_changed_are_noticed_though_their_labels_did_not(
 
 
 # --- keep_rounds --------------------------------------------------------------------------------------
-
-SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 
 
 def config(more: str = "", rounds: int = 100) -> Any:
@@ -296,17 +296,16 @@ def rounds_of(run: Run) -> list[int]:
     return checkpoints.rounds(run.folder / "checkpoint")
 
 
-def test_a_resumed_run_keeps_them_and_may_be_asked_for_others(tmp_path: Path, kill_at: KillAt) -> None:
-    plain = start(tmp_path / "plain", set=SHORT)
-    assert rounds_of(plain) == [3, 2]
+def test_a_resumed_run_keeps_them_and_may_be_asked_for_others(tmp_path: Path, kill_at: KillAt, whole_run: Run) -> None:
+    assert rounds_of(whole_run) == [3, 2]
     runs = tmp_path / "runs"
     with kill_at("weights-00003", "before"):
-        start(runs, set=f"{SHORT} keep_rounds=1")
+        start(runs, method=KEEPING, set=f"{SHORT} keep_rounds=1")
     run = resume(runs)
     assert rounds_of(run) == [3, 2, 1]
-    assert outcome(run) == outcome(plain)
+    assert outcome(run) == outcome(whole_run)
     longer = resume(runs, rounds=4, set="keep_rounds=1,3")
-    assert outcome(longer)[1] == outcome(start(tmp_path / "longer", rounds=4, set=SHORT))[1]
+    assert outcome(longer)[1] == outcome(start(tmp_path / "longer", method=KEEPING, rounds=4))[1]
     assert rounds_of(longer) == [4, 3, 2, 1]
     resolved = yaml.safe_load((only(runs) / "config.yaml").read_text())["resolved"]
     assert resolved["keep_rounds"] == [1, 3]

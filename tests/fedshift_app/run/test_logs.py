@@ -21,7 +21,7 @@ from fedshift_app.run.console import duration, round_line
 from fedshift_app.run.logs import MOST_MESSAGE, JsonLine, cleaned
 from fedshift_strategies.federation.context import RoundResult
 
-SHORT = "train.epochs=1 allocation.share=0.05"
+SHORT = "dataset.domains=[scan,texture] train.epochs=1 allocation.share=0.05"
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -29,7 +29,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_each_line_of_a_run_is_an_object_with_its_fields(run_inline: InlineRun) -> None:
-    run = run_inline(f"rounds=2 {SHORT}", grid=changing(lost, "train", [1], [1]))
+    run = run_inline(f"nodes=3 rounds=2 {SHORT}", grid=changing(lost, "train", [1], [1]))
     result = lines(run.folder)
     assert [line.get("event") for line in result] == ["started", "left_out", "round", "round", "finished", "degraded"]
     for line in result:
@@ -169,11 +169,8 @@ def test_duration(seconds: float, shown: str) -> None:
 # --- where the time goes ------------------------------------------------------------------------------------
 
 
-SMALL = "allocation.share=0.05 train.epochs=1"
-
-
 def test_a_profiled_run_tells_where_its_time_went_and_changes_no_number(run_inline: InlineRun) -> None:
-    plain, run = (run_inline(f"method=i2pfl rounds=2 profile={on} {SMALL}") for on in ("false", "true"))
+    plain, run = (run_inline(f"method=i2pfl nodes=2 rounds=2 profile={on} {SHORT}") for on in ("false", "true"))
     assert plain.results["weights_sha256"] == run.results["weights_sha256"]
     assert not (plain.folder / "profile.json").exists() and "profile" not in plain.rounds[0]
     for line in run.rounds:

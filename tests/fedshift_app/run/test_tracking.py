@@ -54,7 +54,7 @@ def without_seconds(shown: dict[int, dict[str, float]]) -> dict[int, dict[str, f
 
 
 def test_the_event_file_says_what_metrics_jsonl_says_and_with_which_hyperparameters(run_inline: InlineRun) -> None:
-    run = run_inline(rounds=2, method="i2pfl", tracking="tensorboard", set=f"{SHORT} train.lr=0.02")
+    run = run_inline(nodes=2, rounds=2, method="i2pfl", tracking="tensorboard", set=f"{SHORT} train.lr=0.02")
     shown = drawn(run.folder)
     assert without_seconds(shown) == written(run)
     assert {"accuracy/scan", "test_loss/sketch", "loss/loss", "bytes/up"} <= shown[2].keys()
@@ -72,13 +72,13 @@ def test_a_resumed_run_shows_each_round_once(before: str, tmp_path: Path, kill_a
     """Killed after a round was drawn and before it counted; also where only the resumed run is to be drawn."""
     flat = {"experiment": "handwritten", "rounds": 3, "output-dir": str(tmp_path), "set": SHORT, "tracking": before}
     with kill_at("round-00002.json", "before"):
-        runner.run_inline(flat, 4)
+        runner.run_inline(flat, 2)
     (folder,) = tmp_path.iterdir()
     if before == "tensorboard":
         # As if round 2 had been drawn with numbers of a round that then did not count.
         drawn_before = [RoundResult(1, {}), RoundResult(2, {"scan": 1.0})]
         trackers.Trackers(("tensorboard",), folder, "", {}, drawn_before).send(None)
-    run = Run(runner.run_inline({"resume": str(folder), "tracking": "tensorboard"}, 4))
+    run = Run(runner.run_inline({"resume": str(folder), "tracking": "tensorboard"}, 2))
     assert without_seconds(drawn(folder)) == written(run)
     assert list(drawn(folder)) == [1, 2, 3]
 

@@ -83,7 +83,7 @@ def test_an_image_scores_its_mean_dice_and_one_where_nothing_was_to_be_found(y: 
     assert float(right) == pytest.approx(sum(each))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(y=said, predicted=said, tolerance=st.sampled_from([1, 2]), spacing=st.sampled_from([None, (0.7, 1.3)]))
 def test_figures_equal_those_of_monai(
     y: Pixels, predicted: Pixels, tolerance: int, spacing: tuple[float, float] | None
@@ -263,11 +263,10 @@ def test_a_site_has_one_unit() -> None:
 
 
 def test_a_run_learns_masks_and_shows_them_by_site_and_class(run_inline: InlineRun) -> None:
-    run = run_inline("handwritten-masks", rounds=1, nodes=4, method="fedbn", set=SHORT)
+    few = f"{SHORT} dataset.domains=[scan,sketch] allocation.share=0.05"
+    run = run_inline("handwritten-masks", rounds=1, nodes=2, method="fedbn", set=few)
     section = run.results["segmentation"]
-    assert section["classes"] == ["digit"] and [site["domain"] for site in section["sites"]] == [
-        "scan", "texture", "street", "sketch",
-    ]  # fmt: skip
+    assert section["classes"] == ["digit"] and [site["domain"] for site in section["sites"]] == ["scan", "sketch"]
     for site in section["sites"]:
         dice = site["metrics"]["dice"][0]
         assert dice["low"] <= dice["value"] <= dice["high"] and dice["images"] > 0 and dice["patients"] is None
