@@ -1,7 +1,9 @@
 """A user's own images for tests: three sites with cameras of their own, three classes, one broken file, one copy."""
 
+import io
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -33,17 +35,25 @@ def picture(site: str, kind: str, rng: np.random.Generator) -> Image.Image:
     return Image.fromarray(image.clip(0, 255).astype(np.uint8))
 
 
-def write(root: Path, sites: Sequence[str], number: int = 80, seed: int = 0) -> None:
-    """Write ``number`` images of each site."""
-    rng = np.random.default_rng(seed)
+@cache
+def files(sites: Sequence[str], number: int, seed: int) -> dict[Path, bytes]:
+    """Return ``number`` images of each site."""
+    rng, made = np.random.default_rng(seed), {}
     for site in sites:
         _, _, suffix = (CAMERAS | LATE)[site]
         for i in range(number):
             kind = CLASSES[i % len(CLASSES)]
             split = ("test" if i % 15 < 3 else "train",) if site == "west" else ()
-            folder = root.joinpath(site, *split, kind)
-            folder.mkdir(parents=True, exist_ok=True)
-            picture(site, kind, rng).save(folder / f"{i:03d}.{suffix}")
+            picture(site, kind, rng).save(file := io.BytesIO(), Image.registered_extensions()[f".{suffix}"])
+            made[Path(site, *split, kind, f"{i:03d}.{suffix}")] = file.getvalue()
+    return made
+
+
+def write(root: Path, sites: Sequence[str], number: int = 80, seed: int = 0) -> None:
+    """Write ``number`` images of each site."""
+    for name, content in files(tuple(sites), number, seed).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
 
 
 def make(root: Path, number: int = 80, seed: int = 0) -> Path:

@@ -137,7 +137,12 @@ def test_what_is_shown_is_what_was_scored(method: str, run_inline: InlineRun) ->
 
 @pytest.mark.usefixtures("undrawn_figures")
 def test_a_held_out_domain(run_inline: InlineRun, report: Report) -> None:
-    run = run_inline(method="fedcode", rounds=1, nodes=2, set=f"{QUICK} dataset.domains=[scan,street,sketch] allocation.held_out=[sketch]")
+    run = run_inline(
+        method="fedcode",
+        rounds=1,
+        nodes=2,
+        set=f"{QUICK} dataset.domains=[scan,street,sketch] allocation.held_out=[sketch]",
+    )
     page = report(run.folder, "images=20")
     check_results(page, run.results)
     assert "sketch: held by no node" in page.text and set(page.numbers["domains"]) == {*DOMAINS, "sketch"}
