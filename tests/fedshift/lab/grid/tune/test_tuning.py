@@ -110,7 +110,8 @@ def test_test_images_cannot_influence_what_a_trial_counts_for(
     run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is read of a trial is the same, bit for bit, whatever the test images are; it does not even look at them."""
-    result = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 allocation.validation_fraction=0.3 evaluate.figures=false"
+    result = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 allocation.validation_fraction=0.3"
+    result += " evaluate.figures=false"
     usual = run_inline(nodes=2, rounds=2, set=result)
     load = catalog.load.__wrapped__
 
