@@ -170,7 +170,7 @@ def test_each_nodes_own_model_is_scored_on_all_domains(run_inline: InlineRun) ->
 # --- models that nobody has trained -------------------------------------------------------------------------
 
 
-SHORT = "train.epochs=1 allocation.share=0.05"
+SHORT = "train.epochs=1 allocation.share=0.05 evaluate.figures=false"
 HALF = f"{SHORT} federation.participation=0.5"
 COUNT = "evaluate.untrained=count"
 
