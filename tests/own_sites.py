@@ -1,9 +1,9 @@
 """A user's own images for tests: three sites with cameras of their own, three classes, one broken file, one copy."""
 
-import functools
 import io
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -35,26 +35,25 @@ def picture(site: str, kind: str, rng: np.random.Generator) -> Image.Image:
     return Image.fromarray(image.clip(0, 255).astype(np.uint8))
 
 
-@functools.cache
-def _files(sites: tuple[str, ...], number: int, seed: int) -> dict[str, bytes]:
-    """Return the image files of some sites, by path."""
-    rng, files = np.random.default_rng(seed), {}
+@cache
+def files(sites: Sequence[str], number: int, seed: int) -> dict[Path, bytes]:
+    """Return ``number`` images of each site."""
+    rng, made = np.random.default_rng(seed), {}
     for site in sites:
         _, _, suffix = (CAMERAS | LATE)[site]
         for i in range(number):
             kind = CLASSES[i % len(CLASSES)]
             split = ("test" if i % 15 < 3 else "train",) if site == "west" else ()
-            file = io.BytesIO()
-            picture(site, kind, rng).save(file, Image.registered_extensions()[f".{suffix}"])
-            files["/".join((site, *split, kind, f"{i:03d}.{suffix}"))] = file.getvalue()
-    return files
+            picture(site, kind, rng).save(file := io.BytesIO(), Image.registered_extensions()[f".{suffix}"])
+            made[Path(site, *split, kind, f"{i:03d}.{suffix}")] = file.getvalue()
+    return made
 
 
 def write(root: Path, sites: Sequence[str], number: int = 80, seed: int = 0) -> None:
     """Write ``number`` images of each site."""
-    for path, content in _files(tuple(sites), number, seed).items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(content)
+    for name, content in files(tuple(sites), number, seed).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
 
 
 def make(root: Path, number: int = 80, seed: int = 0) -> Path:

@@ -26,7 +26,7 @@ def test_the_first_error_ends_it() -> None:
         next(rest)
 
 
-@pytest.mark.parametrize("place", [0, 7, 39])
+@pytest.mark.parametrize("place", [pytest.param(0, marks=pytest.mark.long), 7, 39])
 def test_a_file_that_ends_its_process_is_named_and_the_others_are_read(place: int) -> None:
     items = [str(number) for number in range(40)]
     items[place] = ENDS

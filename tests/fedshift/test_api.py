@@ -20,11 +20,11 @@ from fedshift.run.launch import runner
 from fedshift_app import server_app
 from fedshift_core import extensions
 
-SHORT = "train.epochs=1 allocation.share=0.06"
+SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.06"
 #: A run of a second.
 QUIET: Any = {"engine": "inline", "progress": False}
-FEW: Any = {"nodes": 4, "rounds": 1, "train": {"epochs": 1}, "allocation": {"share": 0.06}}
-TINY = QUIET | FEW
+FEW: Any = {"nodes": 2, "rounds": 1, "train": {"epochs": 1}, "allocation": {"share": 0.06}}
+TINY = QUIET | FEW | {"dataset": {"domains": ["scan", "sketch"]}}
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_the_package_imports_nothing_and_names_all() -> None:
 
 def test_a_run_is_that_of_the_command_and_an_object(run_inline: InlineRun) -> None:
     run = fs.run("handwritten", name="first", method="fedprox", **TINY)
-    same = run_inline("method=fedprox rounds=1 train.epochs=1 allocation.share=0.06")
+    same = run_inline(f"nodes=2 method=fedprox rounds=1 {SHORT}")
     assert run.results.weights_sha256 == same.results["weights_sha256"]
     assert run.folder == Path("runs", "first").resolve() and run.finished and run.state == "completed"
     assert run.results.values["avg"] == run.results.avg and run.config["method"]["name"] == "fedprox"
@@ -112,7 +112,7 @@ def test_a_name_is_taken_once_and_kept_by_a_resumed_run(cut: Any) -> None:
         (lambda: fs.run("handwritten", name="first", **TINY), "first"),
         (lambda: fs.run(resume="runs/first", name="second", **QUIET), "name", "'first'", "'second'"),
         # The ServerApp itself refuses a name that is taken, before it asks a node.
-        (lambda: runner.run_inline({"experiment": "handwritten", "name": "first"}, 4), "first"),
+        (lambda: runner.run_inline({"experiment": "handwritten", "name": "first"}, 2), "first"),
     ):
         with refused(fs.ConfigError, *named):
             call()
@@ -129,7 +129,7 @@ def test_an_interrupted_run_goes_on(cut: Any, capfd: pytest.CaptureFixture[str])
 
 
 def test_a_run_its_model_and_a_saved_one_classify_alike(finished_run: InlineRun, tmp_path: Path) -> None:
-    run = fs.load(finished_run(f"method=fedprox rounds=2 {SHORT}").folder)
+    run = fs.load(finished_run(f"nodes=2 method=fedprox rounds=2 {SHORT}").folder)
     model, saved = run.model(), run.save(tmp_path / "saved")
     images = np.random.default_rng(0).integers(0, 256, (2, 20, 24, 3), np.uint8)
     (tmp_path / "images").mkdir()
@@ -153,7 +153,9 @@ def test_a_run_its_model_and_a_saved_one_classify_alike(finished_run: InlineRun,
 
 
 def test_runs_are_compared_by_folder_pattern_or_object(finished_run: InlineRun, tmp_path: Path) -> None:
-    first, second = (fs.load(finished_run(f"method={name} rounds=2 {SHORT}").folder) for name in ("fedavg", "fedprox"))
+    first, second = (
+        fs.load(finished_run(f"nodes=2 method={name} rounds=2 {SHORT}").folder) for name in ("fedavg", "fedprox")
+    )
     given = ("runs/*", [first, second], tmp_path / "runs", [first.folder, "runs/*prox*"])
     table, *others = map(fs.compare, given)
     assert {other.text() for other in others} == {table.text()}
@@ -174,7 +176,7 @@ def test_a_method_is_an_object() -> None:
 
 
 def test_models_are_evaluated_as_the_command_does(finished_run: InlineRun) -> None:
-    run = fs.load(finished_run(f"rounds=2 {SHORT}").folder)
+    run = fs.load(finished_run(f"nodes=2 method=fedavg rounds=2 {SHORT}").folder)
     scored = fs.evaluate(run, **QUIET)
     domains = scored.models[0]["domains"]
     assert {name: of["accuracy"] for name, of in domains.items()} == run.results.final
@@ -207,17 +209,17 @@ def test_a_search_says_what_it_has_found() -> None:
 
 
 def test_rounds_are_rows_by_domain(finished_run: InlineRun) -> None:
-    run = fs.load(finished_run(f"rounds=2 {SHORT}").folder)
+    run = fs.load(finished_run(f"nodes=2 method=fedavg rounds=2 {SHORT}").folder)
     frame = run.metrics
     assert list(frame.columns[:4]) == ["round", "domain", "accuracy", "test_loss"]
-    assert len(frame) == 2 * 4
+    assert len(frame) == 2 * 2
     last = frame[frame["round"] == 2].set_index("domain")["accuracy"]
     assert last.to_dict() == dict(run.results.final)
-    assert frame["loss"].tolist() == [line["losses"]["loss"] for line in run.rounds for _ in range(4)]
+    assert frame["loss"].tolist() == [line["losses"]["loss"] for line in run.rounds for _ in range(2)]
 
 
 def test_a_comparison_is_rows_by_method_or_by_seed(finished_run: InlineRun) -> None:
-    runs = [fs.load(finished_run(f"method={name} rounds=2 {SHORT}").folder) for name in ("fedavg", "fedprox")]
+    runs = [fs.load(finished_run(f"nodes=2 method={name} rounds=2 {SHORT}").folder) for name in ("fedavg", "fedprox")]
     table = fs.compare(runs)
     frame = table.frame().set_index("method")
     assert frame.loc["fedprox", "AVG"] == pytest.approx(runs[1].results.avg)

@@ -14,8 +14,8 @@ import fedshift as fs
 from fedshift_app.config import plugins
 from fedshift_core import extensions
 
-FEW: Any = {"rounds": 2, "nodes": 4, "train": {"epochs": 1}, "allocation": {"share": 0.06}, "progress": False}
-FEW["engine"] = "inline"
+FEW: Any = {"rounds": 2, "nodes": 2, "train": {"epochs": 1}, "allocation": {"share": 0.06}, "progress": False}
+FEW |= {"engine": "inline", "dataset": {"domains": ["scan", "sketch"]}}
 #: What a person writes into a script, whose classes are of ``__main__``; it prints the hash of each way to run it.
 SCRIPT = """
 import sys

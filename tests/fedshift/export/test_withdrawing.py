@@ -26,7 +26,7 @@ from fedshift_core.errors import ConfigError
 FROZEN = "model.freeze=encoder"
 ALIKE = "aggregation.weights=equal allocation.validation_fraction=0"
 PATIENT = "federation.node_timeout=300 federation.secure_sums=on"
-FEW = f"{FROZEN} allocation.share=0.2 evaluate.figures=false evaluate.site_figures=false"
+FEW = f"{FROZEN} allocation.share=0.1 evaluate.figures=false evaluate.site_figures=false"
 
 
 def kept(folder: Path, stem: str) -> Arrays:
@@ -60,7 +60,7 @@ def test_a_node_withdraws_and_nothing_of_it_is_left(run_inline: InlineRun, fedsh
     assert all(b"texture" not in path.read_bytes() for path in before.glob("*.jsonl") if path.name != "metrics.jsonl")
     assert run.rounds[0]["nodes"] == [0, 2, 3] and {*run.rounds[0]["accuracy"].values()} == {None}
     receipt = json.loads((before / "withdrawal-1.json").read_text())
-    assert (receipt["node"], receipt["images"]) == (1, 72)
+    assert (receipt["node"], receipt["images"]) == (1, 36)
     assert receipt["weights_sha256"]["after"] == run.results["weights_sha256"]
     for command in (
         f"openssl x509 -in {certificate} -pubkey -noout -out {tmp_path}/server.pem",

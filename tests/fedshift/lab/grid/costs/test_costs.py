@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,14 @@ from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError, FedShiftError
 
-QUICK = ("train.epochs=1", "allocation.share=0.1", "train.batch_size=16")
+QUICK = ("train.epochs=1", "allocation.share=0.1", "train.batch_size=16", "dataset.domains=[scan,texture]")
 #: The two-layer CNN of 32 pixels and 10 classes, by hand: multiply-adds of an image forwards, by layer.
 FORWARDS = {"conv1": 28 * 28 * 32 * 3 * 25, "conv2": 10 * 10 * 64 * 32 * 25, "fc": 1600 * 64, "head": 64 * 10}
 ENCODER = 3 * 25 * 32 + 32 + 32 * 25 * 64 + 64 + 1600 * 64 + 64
 HEAD = 64 * 10 + 10
 
 
+@cache
 def costs_of(method: str, *more: str, rounds: int = 2, nodes: int = 2) -> list[Costs]:
     flat, _ = parse_arguments(["handwritten", f"method={method}", f"rounds={rounds}", *QUICK, *more])
     return measuring.measure(method, resolve(flat), nodes)
@@ -198,7 +200,7 @@ def of(method: str, *more: str) -> Measured:
 @pytest.mark.parametrize("method", ["i2pfl", "fedbn", pytest.param("fedmd", marks=pytest.mark.long)])
 def test_bytes_and_nodes_are_those_of_a_run(method: str, run_inline: InlineRun) -> None:
     result = of(method)
-    run = run_inline(method=method, rounds=2, set=" ".join(SHORT[:-1]))
+    run = run_inline(method=method, rounds=1, set=" ".join(SHORT[:-1]))
     assert (result.down, result.up) == (run.rounds[0]["bytes_down"], run.rounds[0]["bytes_up"])
     assert result.traffic == 2 * (result.down + result.up)
     assert len(result.nodes) == len(run.results["nodes"]) == result.playing

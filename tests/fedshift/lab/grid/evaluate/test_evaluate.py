@@ -22,8 +22,8 @@ from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
 QUICK = (
-    "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.2 model.name=cnn_bn train.precision=float32 "
-    "train.lr=0.05"
+    "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 model.name=cnn_bn train.precision=float32 "
+    "train.lr=0.05 train.batch_size=8"
 )
 THREE = f"{QUICK} dataset.domains=[scan,texture,street]"
 
@@ -51,8 +51,8 @@ def saved(run: Run, to: Path, **options: Any) -> Path:
 def test_a_run_and_its_saved_model_score_what_the_run_says(
     finished_run: InlineRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = finished_run(method="fedavg", rounds=2, set=QUICK)
-    other = finished_run(method="fedprox", rounds=1, set=QUICK.replace("cnn_bn", "cnn"))
+    run = finished_run(method="fedavg", nodes=2, rounds=2, set=QUICK)
+    other = finished_run(method="fedprox", nodes=2, rounds=1, set=QUICK.replace("cnn_bn", "cnn"))
     scored = evaluated(tmp_path / "out", run.folder, saved(run, tmp_path / "shared-model"), other.folder)
     assert list(scored) == [run.folder.name, "shared-model", other.folder.name]
     first, second, third = scored.values()
@@ -88,7 +88,7 @@ BEFORE = (
 
 @pytest.mark.parametrize("settings", [BEFORE[0], *(pytest.param(each, marks=pytest.mark.long) for each in BEFORE[1:])])
 def test_what_a_run_does_before_a_score_is_done_again(settings: str, finished_run: InlineRun, tmp_path: Path) -> None:
-    run = finished_run(method="fedavg", rounds=2, set=f"{QUICK} {settings}")
+    run = finished_run(method="fedavg", nodes=2, rounds=2, set=f"{QUICK} {settings}")
     (model,) = evaluated(tmp_path / "out", run.folder).values()
     line = run.rounds[run.results.get("chosen_round", {}).get("round", 2) - 1]
     if "bn_keep" in settings:
@@ -103,7 +103,7 @@ def test_what_a_run_does_before_a_score_is_done_again(settings: str, finished_ru
 def test_a_domain_that_no_node_trained_on_is_scored_and_marked(
     finished_run: InlineRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = finished_run(method="fedavg", nodes=3, rounds=2, set=THREE)
+    run = finished_run(method="fedavg", nodes=3, rounds=1, set=THREE)
     (model,) = evaluated(tmp_path / "all", run.folder, "dataset.domains=[scan,texture,street,sketch]").values()
     seen = {name: value for name, value in accuracy(model).items() if name != "sketch"}
     assert seen == run.results["final"]
@@ -127,11 +127,12 @@ def trees(folder: Path, sites: dict[str, str], shift: int = 0) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("undrawn_figures")
 def test_a_late_site_is_found_in_a_folder_and_its_classes_go_by_name(run_inline: InlineRun, tmp_path: Path) -> None:
     images = trees(tmp_path / "images", dict.fromkeys(("north", "south"), "apple bread corn"))
     experiment = tmp_path / "own.yaml"
     experiment.write_text(
-        f"dataset: {{name: folders, data_dir: {images}, size: 32}}\nmodel: {{name: cnn}}\ntrain: {{epochs: 3, "
+        f"dataset: {{name: folders, data_dir: {images}, size: 32}}\nmodel: {{name: cnn}}\ntrain: {{epochs: 1, "
         "batch_size: 4, lr: 0.005, precision: float32}\nrounds: 2\n"
     )
     run = run_inline(str(experiment), nodes=2)
@@ -155,7 +156,7 @@ def test_a_late_site_is_found_in_a_folder_and_its_classes_go_by_name(run_inline:
 
 
 def test_what_is_no_model_is_refused_in_a_line(finished_run: InlineRun, tmp_path: Path) -> None:
-    run = finished_run(method="fedavg", rounds=2, set=QUICK)
+    run = finished_run(method="fedavg", nodes=2, rounds=2, set=QUICK)
     (tmp_path / "empty").mkdir()
     program, _ = saving.save(Wanted(run.folder, "torchscript", output=tmp_path / "program"))
     damaged = saved(run, tmp_path / "damaged")
@@ -181,9 +182,9 @@ def test_what_is_no_model_is_refused_in_a_line(finished_run: InlineRun, tmp_path
 
 def test_a_run_without_a_model_for_all_nodes_says_what_can_be_done(finished_run: InlineRun, tmp_path: Path) -> None:
     fedbn = finished_run(method="fedbn", nodes=2, rounds=1, set=QUICK)
-    mixed = finished_run(method="fedala", rounds=1, set=QUICK)
-    fedproto = finished_run(method="fedproto", rounds=1, set=f"{QUICK} method.predict_by=prototype")
-    only_scores = finished_run(method="fedavg", rounds=0, set=QUICK)
+    mixed = finished_run(method="fedala", nodes=2, rounds=1, set=QUICK)
+    fedproto = finished_run(method="fedproto", nodes=2, rounds=1, set=f"{QUICK} method.predict_by=prototype")
+    only_scores = finished_run(method="fedavg", nodes=2, rounds=0, set=QUICK)
     for path, named in (
         (fedbn.folder, "fedshift save RUN --node 0"), (mixed.folder, "--before-adaptation"),
         (saved(fedproto, tmp_path / "node", node=0), "'fedproto'"), (only_scores.folder, "rounds=0"),
@@ -200,7 +201,7 @@ def test_a_run_without_a_model_for_all_nodes_says_what_can_be_done(finished_run:
 # --- on the nodes of a SuperLink ----------------------------------------------------------------------------
 
 
-TINY = "train.epochs=1 allocation.share=0.2 train.precision=float32 train.lr=0.05"
+TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 train.precision=float32 train.lr=0.05"
 THREE_SITES = "dataset.domains=[scan,sketch,street]"
 LIMIT = 240
 
@@ -208,7 +209,7 @@ LIMIT = 240
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_site_that_joins_late_is_scored_as_in_a_simulation(run_inline: InlineRun, tmp_path: Path) -> None:
-    run = run_inline(nodes=2, rounds=2, set=f"{TINY} dataset.domains=[scan,sketch]")
+    run = run_inline(nodes=2, rounds=2, set=TINY)
     here = [str(run.folder), THREE_SITES, "nodes=3", f"output-dir={tmp_path / 'here'}", "engine=inline"]
     command.evaluate(here, "", as_json=False)
     (file,) = tmp_path.glob("here/*/evaluate.json")
@@ -233,14 +234,14 @@ def test_how_the_run_on_a_site_ended_is_the_end_of_the_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """A run in this process, or none, in the place of the one that ``flwr`` submits."""
-    run = finished_run(method="fedavg", rounds=1, set=TINY)
+    run = finished_run(method="fedavg", nodes=2, rounds=1, set=TINY)
 
     def submitted(flat: dict[str, str], *_: object) -> None:
         if not state:
             return
-        results = (folder := runner.run_inline(flat, 4)) / "results.json"
+        results = (folder := runner.run_inline(flat, 2)) / "results.json"
         if state == "degraded":
-            results.write_text(json.dumps(json.loads(results.read_text()) | {"lost": {"0": [3]}}))
+            results.write_text(json.dumps(json.loads(results.read_text()) | {"lost": {"0": [1]}}))
         elif state == "failed":
             results.unlink()
             status = json.loads((folder / "status.json").read_text())
@@ -263,7 +264,7 @@ def test_how_the_run_on_a_site_ended_is_the_end_of_the_command(
 
 
 def test_a_superlink_that_is_not_there_is_said_before_any_work(finished_run: InlineRun, tmp_path: Path) -> None:
-    run = finished_run(method="fedavg", rounds=1, set=TINY)
+    run = finished_run(method="fedavg", nodes=2, rounds=1, set=TINY)
 
     def on_site(*arguments: str) -> None:
         command.evaluate([str(run.folder), f"output-dir={tmp_path / 'out'}", *arguments], "nowhere", as_json=False)

@@ -19,10 +19,14 @@ QUICK = ("handwritten", "engine=inline", "nodes=4", "train.epochs=1", "allocatio
 
 
 @pytest.fixture(scope="module")
-def begun() -> Iterator[bool]:
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bool]:
+    """Begin in a folder with a file of the name of a package that is needed."""
     points, _ = grid.points(grid.read([*QUICK, "seed=0,1", "report=true"]))
-    with forks.begun(points, children.environment("forks-of-runs", alone=False)) as these:
-        yield these
+    (folder := tmp_path_factory.mktemp("working")).joinpath("typer.py").write_text("raise SystemExit(9)")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with forks.begun(points, children.environment("forks-of-runs", alone=False)) as these:
+            yield these
 
 
 def start(begun: bool, log: Path, *arguments: str) -> children.Child:
@@ -102,10 +106,6 @@ def test_a_run_whose_fork_server_was_killed_is_ended(begun: bool, tmp_path: Path
     assert ends(start(begun, tmp_path / "next", "--help")) == 0  # there is another one
 
 
-def test_nothing_of_the_working_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "typer.py").write_text("raise SystemExit(9)")
-    monkeypatch.chdir(tmp_path)
-    points, _ = grid.points(grid.read([*QUICK, "seed=0,1"]))
-    with forks.begun(points, children.environment(str(tmp_path), alone=False)) as these:
-        assert ends(start(these, tmp_path / "log", "--help")) == 0
+def test_nothing_of_the_working_folder_is_imported(begun: bool, tmp_path: Path) -> None:
+    assert Path("typer.py").is_file() and ends(start(begun, tmp_path / "log", "--help")) == 0
     assert "Run an experiment" in (tmp_path / "log").read_text()

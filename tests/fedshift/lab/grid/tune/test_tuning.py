@@ -110,8 +110,9 @@ def test_test_images_cannot_influence_what_a_trial_counts_for(
     run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is read of a trial is the same, bit for bit, whatever the test images are; it does not even look at them."""
-    result = "train.epochs=1 allocation.share=0.1 allocation.validation_fraction=0.3 evaluate.figures=false"
-    usual = run_inline(rounds=2, set=result)
+    result = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 allocation.validation_fraction=0.3"
+    result += " evaluate.figures=false"
+    usual = run_inline(nodes=2, rounds=2, set=result)
     load = catalog.load.__wrapped__
 
     def poisoned(name: str, domain: str, split: Any, *more: Any) -> Any:
@@ -119,7 +120,7 @@ def test_test_images_cannot_influence_what_a_trial_counts_for(
         return type(images)(255 - images.x, (images.y + 1) % 10) if split == "test" else images
 
     monkeypatch.setattr(catalog, "load", poisoned)
-    trial = run_inline(rounds=2, set=f"{result} evaluate.test=false")
+    trial = run_inline(nodes=2, rounds=2, set=f"{result} evaluate.test=false")
     assert tuning.averages(trial.folder) == tuning.averages(usual.folder)
     assert [line["validation"] for line in trial.rounds] == [line["validation"] for line in usual.rounds]
     assert trial.results["weights_sha256"] == usual.results["weights_sha256"]

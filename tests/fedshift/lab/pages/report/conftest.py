@@ -15,7 +15,7 @@ from support import InlineRun, Run
 from fedshift.lab.pages.report import command
 from fedshift_core.yaml_files import as_yaml, read_yaml
 
-QUICK = "train.epochs=1 allocation.share=0.05"
+QUICK = "dataset.domains=[scan,street] train.epochs=1 allocation.share=0.05"
 SECTIONS = {
     "accuracy", "training", "by-class", "sites", "confusion", "features", "federation", "configuration",
 }  # fmt: skip
@@ -88,7 +88,7 @@ def report(read_report: Callable[[Path], Any]) -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def finished(shared_run: InlineRun) -> Run:
     """Return a run of I2PFL of two rounds, which no test may change."""
-    return shared_run(method="i2pfl", nodes=8, rounds=2, set=QUICK)
+    return shared_run(method="i2pfl", nodes=4, rounds=2, set=QUICK)
 
 
 @pytest.fixture
