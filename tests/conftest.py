@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
-from functools import cache, cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -251,15 +251,10 @@ def fedshift(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 def kept_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read each committed run of docs/results once in this process, however many commands compare it."""
     from support import read_once
-    from typer.main import get_command
 
     from fedshift.lab.tables.results import loading
 
     monkeypatch.setattr(loading, "_read", read_once())
-    name = cached_property(vars(loading.Run)["name"].fget)  # it looks at the disk, and comparisons ask 500,000 times
-    name.__set_name__(loading.Run, "name")
-    monkeypatch.setattr(loading.Run, "name", name)
-    monkeypatch.setattr("typer.testing._get_command", cache(get_command))  # the same for each command of a page
 
 
 @pytest.fixture

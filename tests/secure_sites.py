@@ -38,34 +38,28 @@ def real_nodes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 LAST_LOST = changing(lost, "train", [3])
 
 
-def images(shared: Path, sites: Sequence[str], held: Mapping[str, Sequence[str]]) -> Path:
-    """Return the folder of the sites' images, which tests of a process share."""
-    root = shared / "-".join(["images", *sites, *(word for site in held for word in (site, *held[site]))])
-    if not root.exists():
-        own_sites.write(root, sites, 30)
-        for site, classes in held.items():
-            for kind in {*own_sites.CLASSES} - {*classes}:
-                for one in [*(root / site).rglob(kind)]:
-                    shutil.rmtree(one)
-    return root
-
-
 class Sites:
     """Nodes with images and a key each, and a policy that trusts the keys of all.
 
     Args:
-        folder: For keys and the policy; images lie next to it.
+        folder: For images, keys and the policy.
         run_inline: The fixture.
         sites: Their domains.
         held: Classes of those that do not have all.
         sums: What the policy says of secure sums in addition to the keys.
+        number: Images of each.
     """
 
     def __init__(
         self, folder: Path, run_inline: InlineRun, sites: Sequence[str] = SITES,
-        held: Mapping[str, Sequence[str]] | None = None, sums: str = "nodes: 3",
+        held: Mapping[str, Sequence[str]] | None = None, sums: str = "nodes: 3", number: int = 30,
     ) -> None:  # fmt: skip
-        self._run, self._sites, self._images = run_inline, tuple(sites), images(folder.parent, sites, held or {})
+        self._run, self._sites, self._images = run_inline, tuple(sites), folder / "images"
+        own_sites.write(self._images, sites, number)
+        for site, classes in (held or {}).items():
+            for kind in {*own_sites.CLASSES} - {*classes}:
+                for one in [*(self._images / site).rglob(kind)]:
+                    shutil.rmtree(one)
         (folder / "keys").mkdir()
         self.keys: dict[str, Any] = {}
         trusted = []

@@ -118,7 +118,7 @@ class Federated:
     ) -> None:  # fmt: skip
         real_nodes(monkeypatch, folder)
         self.patch = monkeypatch
-        self.home, self.sites = folder, Sites(folder, run_inline, FOUR, held)
+        self.home, self.sites = folder, Sites(folder, run_inline, FOUR, held, number=60)
         for place, site in enumerate(FOUR):
             images = folder / "images" / site
             names = sorted(path.relative_to(images) for path in images.rglob("*.*"))

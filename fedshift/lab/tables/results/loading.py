@@ -112,8 +112,8 @@ class Run:
         """Return the settings for a comparison with the experiment's values in place of those of its method."""
         return self.group_settings | {key: self.method_settings[key][1] for key in self.in_effect}
 
-    @property
-    def name(self) -> str:
+    @functools.cached_property
+    def name(self) -> str:  # a comparison of all kept runs asks 500,000 times, and it looks at the disk
         """Return the name of its folder or file."""
         return self.place.stem if self.place.is_file() else self.place.name
 
