@@ -92,7 +92,7 @@ def checked(command: str) -> None:
         assert not unknown or name == "supernode", command  # which hands Flower's own options on
         return
     try:
-        runs_of(re.sub(r"(?<= seed=)(\d+)(,\d+)+(?= |$)", r"\1", command))  # of whole numbers one is taken as all are
+        runs_of(command)
     except click.MissingParameter:
         return  # within a sentence: the folder is not said again
     except (ConfigError, DataError) as error:

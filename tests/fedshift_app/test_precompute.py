@@ -16,7 +16,6 @@ from fedshift_app.node import setup
 from fedshift_clients.models import networks
 from fedshift_clients.models.freezing import freeze
 from fedshift_clients.models.networks import SplitModel
-from fedshift_clients.training import precomputed
 from fedshift_clients.training.precomputed import FrozenFeatures
 from fedshift_clients.training.settings import ImageConfig, ModelConfig
 from fedshift_core.errors import ConfigError
@@ -121,7 +120,6 @@ def frozen(views: ImageConfig = FLIPS, *, name: str = "cnn", threads: int = 1) -
 
 
 def test_an_image_has_the_same_features_in_any_company(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(precomputed, "BATCH", 8)
     images, order = noise(19), np.random.default_rng(1).permutation(19)
     for view in (0, 2):
         together = frozen(name="resnet10", threads=2)[1].of(images, view).take(slice(None))

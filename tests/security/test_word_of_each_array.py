@@ -37,11 +37,11 @@ from fedshift_strategies.methods.heads import head_of
 
 DOMAINS = ("scan", "sketch")
 STILL = (
-    "train.lr=1e-60 train.momentum=0 train.weight_decay=0 train.batch_size=64 train.precision=float32 "
+    "train.lr=1e-60 train.momentum=0 train.weight_decay=0 train.epochs=2 train.batch_size=64 train.precision=float32 "
     "evaluate.every=2 evaluate.figures=false evaluate.site_figures=false federation.min_nodes=2 "
     f"dataset.domains=[{','.join(DOMAINS)}]"
 )
-EACH = 3  # images of a class on a node
+EACH = 4  # images of a class on a node
 CLASSES = 10
 MOVED, OTHER = 3, 5  # classes of which an image is replaced
 #: Share of the squared movement that lies in the rows of the image's class, from which on a class is singled out; of a
@@ -152,8 +152,7 @@ def asked(method: str, setting: str, nodes: Nodes, folder: Path, kinds: Collecti
                 heard.append((kind, content, said(reply)))
             return reply
 
-    epochs = 1 if method in ONE_EPOCH else 2
-    run_openly(Grid, method, 2, f"{STILL} train.epochs={epochs} {setting}", folder)
+    run_openly(Grid, method, 2, f"{STILL} {setting}", folder)
     return heard
 
 
@@ -230,7 +229,6 @@ def of_feature(kind: str, record: str, name: str) -> Word:
 
 #: Weights, means of a class and of all, scores, gradients, styles of images, statistics, sums in whole units.
 OFTEN = ("fedavg", "fedcode", "fedmd", "fediir", "stablefdg", "ggeur", "fed3r")
-ONE_EPOCH = (*OFTEN, "fedccrl")  # a second one moves no other array of these
 
 
 def usual() -> Iterator[Any]:

@@ -83,7 +83,7 @@ def test_an_image_scores_its_mean_dice_and_one_where_nothing_was_to_be_found(y: 
     assert float(right) == pytest.approx(sum(each))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(y=said, predicted=said, tolerance=st.sampled_from([1, 2]), spacing=st.sampled_from([None, (0.7, 1.3)]))
 def test_figures_equal_those_of_monai(
     y: Pixels, predicted: Pixels, tolerance: int, spacing: tuple[float, float] | None

@@ -23,7 +23,7 @@ from fedshift_strategies.federation.checks import check_numbers_of, let_go, metr
 from fedshift_strategies.federation.nodes import Node
 
 
-@given(st.text(max_size=700), st.integers(10, 600))
+@given(st.text(max_size=2000), st.integers(10, 600))
 def test_what_is_logged_is_one_printable_line_of_bounded_length(text: str, most: int) -> None:
     shown = plain(text, most)
     assert shown.isprintable()

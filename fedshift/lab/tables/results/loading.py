@@ -113,7 +113,7 @@ class Run:
         return self.group_settings | {key: self.method_settings[key][1] for key in self.in_effect}
 
     @functools.cached_property
-    def name(self) -> str:  # a comparison of all kept runs asks 500,000 times, and it looks at the disk
+    def name(self) -> str:  # a board asks for it some hundred thousand times, and it looks at the disk
         """Return the name of its folder or file."""
         return self.place.stem if self.place.is_file() else self.place.name
 

@@ -137,16 +137,12 @@ def test_what_is_shown_is_what_was_scored(method: str, run_inline: InlineRun) ->
 
 @pytest.mark.usefixtures("undrawn_figures")
 def test_a_held_out_domain(run_inline: InlineRun, report: Report) -> None:
-    run = run_inline(
-        method="fedcode",
-        rounds=1,
-        nodes=2,
-        set=f"{QUICK} dataset.domains=[scan,street,sketch] allocation.held_out=[sketch]",
-    )
+    run = run_inline(method="fedcode", rounds=1, nodes=2, set=f"{QUICK} allocation.held_out=[street,sketch]")
     page = report(run.folder, "images=20")
     check_results(page, run.results)
-    assert "sketch: held by no node" in page.text and set(page.numbers["domains"]) == {*DOMAINS, "sketch"}
-    assert page.tables["nodes"][3] == ["sketch", "0", "0", "held by no node"]
+    assert "street, sketch: held by no node" in page.text
+    assert set(page.numbers["domains"]) == {"scan", "texture", "street", "sketch"}
+    assert page.tables["nodes"][3] == ["street", "0", "0", "held by no node"]
 
 
 # --- runs that lack something --------------------------------------------------------------------------------
